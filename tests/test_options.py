@@ -80,6 +80,7 @@ WORDS = {
     "from_options": ({"region": "eu"}, ["region=us"], {"region": "us"}),
     "generation_role": ("active", "passive", "passive"),
     "codec": ("gzip", "zstd", "zstd"),
+    "schema_registry": ("http://one:8081", "https://two/", "https://two"),
     "delivery": ("at-least-once", "exactly-once", "exactly-once"),
     "events_retention": ("5d", "6d", 518400.0),
     "takeover": ("7m", "6m", 360.0),

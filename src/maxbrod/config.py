@@ -224,6 +224,23 @@ class StorageConfig(SectionModel):
     )
 
 
+class RegistryConfig(SectionModel):
+    """How to log in to a schema registry, and its TLS. The URL is the option schema_registry of a verb."""
+
+    username: str | None = key("The user name. Needs password.")
+    password: SecretStr | None = key("The password, or the secret of an API key.")
+    token: SecretStr | None = key("A bearer token, instead of user name and password. It is used until it expires.")
+    tls: TlsConfig = TlsConfig()
+
+    @model_validator(mode="after")
+    def _login(self) -> RegistryConfig:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password belong together")
+        if self.token is not None and self.username is not None:
+            raise ValueError("a registry takes a token, or username and password, not both")
+        return self
+
+
 class SparkConfig(SectionModel):
     """Where the work runs. On this machine by default."""
 
@@ -258,6 +275,7 @@ class Config(SectionModel):
     patience: Annotated[Seconds, Field(description="How long to wait for an unavailable broker.")] = 120.0
     kafka: KafkaConfig | None = None
     storage: StorageConfig = StorageConfig()
+    registry: RegistryConfig = RegistryConfig()
     spark: SparkConfig = SparkConfig()
     log: LogConfig = LogConfig()
     backup: BackupOptions = BackupOptions()

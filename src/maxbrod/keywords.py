@@ -22,6 +22,7 @@ class BackupKeywords(_CommonKeywords, total=False):
     min_topics: int | None
     internal: bool
     start: str | int | datetime | Iterable[str] | Mapping[str, Mapping[int, int]]
+    schema_registry: str | None
     compression: str
     segment_bytes: int | str | None
     segment_records: int | None
@@ -74,6 +75,10 @@ class RestoreKeywords(_CommonKeywords, total=False):
     with_acls: bool
     with_quotas: bool
     with_settings: bool
+    schema_registry: str | None
+    remap_schemas: bool
+    framed: str | Iterable[str]
+    unframed: str | Iterable[str]
     staging: str | None
 
 
@@ -91,6 +96,7 @@ class CompareKeywords(_CommonKeywords, total=False):
     prefix: str
     suffix: str
     restore: str | None
+    schema_registry: str | None
     offsets: str
     ignore: str | Iterable[str]
     differences: int

@@ -29,6 +29,7 @@ KINDS: Final = {
     "open transaction": "an undecided transaction holds its partition back",
     "pruned": "an undo document names records, and the catalog that knew more is lost",
     "reading": "objects hold offsets in several readings: nothing says which is the newest, or the newest is damaged",
+    "registry": "the schema registry could not be captured; records are not affected, and the last capture is kept",
     "retention": "the cluster deleted records before they were read",
     "run": "the records of a run are there, but its point in time is lost with the catalog",
     "snapshot": "a snapshot is damaged: its run is not listed; or it is lost: --as-of cannot name its runs",

@@ -171,6 +171,25 @@ def show_seconds(value: float) -> str:
     return f"{value:g}s"
 
 
+def parse_registry(value: object) -> object:
+    """One or more URLs, separated by commas. A password in one would be in lists of processes and in reports."""
+    from urllib.parse import urlsplit  # noqa: PLC0415 - not for `--help`
+
+    if not isinstance(value, str):
+        return value
+    for word in value.split(","):
+        try:
+            url = urlsplit(word.strip())
+            host, _ = url.hostname, url.port
+        except ValueError:
+            raise ValueError("is not a URL such as https://registry:8081") from None
+        if url.scheme not in {"http", "https"} or not host or url.query or url.fragment:
+            raise ValueError("is not a URL such as https://registry:8081")
+        if "@" in url.netloc:
+            raise ValueError("must not contain a user or a password: the section registry of the file has them")
+    return ",".join(word.strip().rstrip("/") for word in value.split(","))
+
+
 _TEXT: Final = {"type": "string"}
 
 _TEXTS: Final = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}
@@ -180,6 +199,8 @@ _SCALAR: Final = {"type": ["string", "number", "boolean"]}
 _MAPPING: Final = {"type": "object", "additionalProperties": _SCALAR}
 
 _NUMBERS: Final = {"type": "array", "items": {"type": "integer"}}
+
+RegistryUrl = Annotated[str, Reads(parse=parse_registry, python="str", schema=_TEXT)]
 
 Words = Annotated[
     tuple[str, ...],

@@ -23,6 +23,7 @@ BEHAVIOR: Final = "Behavior"
 OUTPUT: Final = "Output"
 METRICS: Final = "Metrics"
 OTHER_LAYOUTS: Final = "Other layouts"
+REGISTRY: Final = "Schema registry"
 SPARK: Final = "Spark"
 
 _OPTION: Final = "option"

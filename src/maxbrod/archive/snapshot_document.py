@@ -76,6 +76,8 @@ class Snapshot:
     """The gaps that this run recorded, and why: objects cannot tell if the catalog is lost."""
     run: RunFacts | None = None
     """The run's own row. None in snapshots of older releases."""
+    registry: Mapping[str, Any] | None = None
+    """The schema registry that was captured last, as `registry.stored` writes it. None: none was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,7 @@ def document_of(snapshot: Snapshot) -> dict[str, Any]:
         **_optional("leader_epochs", _with_never(snapshot.leader_epochs)),
         **({"gaps": _gap_lists(snapshot.gaps)} if snapshot.gaps else {}),
         **({} if snapshot.run is None else {"run": asdict(snapshot.run)}),
+        **({} if snapshot.registry is None else {"registry": dict(snapshot.registry)}),
     }
 
 
@@ -278,6 +281,7 @@ class _Document(BaseModel):
     leader_epochs: _Points = {}
     gaps: dict[str, list[Annotated[tuple[_Number, _Number, _Number, str], Field(strict=False)]]] = {}
     run: _Run | None = None
+    registry: dict[str, Any] | None = None
 
 
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:

@@ -132,6 +132,8 @@ class ArchiveState:
     """Gaps that may be readable by now."""
     shared: SharedSnapshot | None = None
     """The last snapshot that is an object of its own."""
+    registry: Mapping[str, Any] | None = None
+    """The schema registry that the last snapshot names."""
 
     @property
     def ends(self) -> Mapping[PartitionId, int]:
@@ -250,6 +252,7 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
             compacted=state.compacted | _compacted_topics(snapshot.cluster),
             behind=snapshot.behind,
             log_starts=snapshot.log_starts,
+            registry=snapshot.registry,
             recovery_points={**snapshot.recovery_points, **state.recovery_points}
             if state.recovery_points
             else snapshot.recovery_points,

@@ -32,7 +32,7 @@ from maxbrod.text import counted, human_bytes, human_time
 
 if TYPE_CHECKING:
     from maxbrod.backup.follow import Interval
-    from maxbrod.backup.report import BackupReport, TopicReport
+    from maxbrod.backup.report import BackupReport, CapturedSchemas, TopicReport
     from maxbrod.config import Config
 
 
@@ -65,6 +65,8 @@ def backup(call: Call[BackupOptions]) -> None:
     if call.options.from_logdir:
         if "bootstrap" in call.given:
             raise UsageError("--from-logdir is for a lost cluster, --bootstrap for a running one")
+        if call.options.schema_registry is not None:
+            raise UsageError("a schema registry is captured with a running cluster", hint="leave out --schema-registry")
         _back_up_logdirs(call)
     if call.options.uncommitted_tail:
         raise UsageError("--uncommitted-tail needs --from-logdir")
@@ -160,12 +162,23 @@ def print_summary(report: BackupReport, *, quiet: bool = False) -> None:
         f"stored in {counted(report.objects, 'object')}, "
         f"{took_s:,.1f} s, {human_bytes(report.raw_bytes / took_s)}/s"
     )
+    if report.schemas is not None:
+        print_line(_schemas_line(report.schemas))
     if report.committed:
         print_line(f"run {report.run_id} in {report.archive}")
     else:
         print_line(f"nothing {'new' if report.complete else 'was stored'}: {report.archive} stays as it is")
     print_line(f"recovery point: {human_time(report.recovery_point_ms) or 'none yet'}")
     out.print(verdict(report), soft_wrap=True)
+
+
+def _schemas_line(schemas: CapturedSchemas) -> str:
+    more = [f"{schemas.deleted} soft-deleted"] if schemas.deleted else []
+    more += [f"{schemas.lost} that the registry has lost"] if schemas.lost else []
+    return (
+        f"schemas: {counted(schemas.versions, 'version')} of {counted(schemas.subjects, 'subject')} in {schemas.url}"
+        f"{''.join(f', {words}' for words in more)}{'' if schemas.changed else ', nothing changed'}"
+    )
 
 
 def _print_topics(report: BackupReport) -> None:

@@ -245,6 +245,7 @@ class Commits:
             firsts={partition: held.first_offset for partition, held in known.held.items()},
             leader_epochs={partition: held.last_leader_epoch for partition, held in known.held.items()},
             gaps=gaps_of(done.explained),
+            registry=known.registry if run.registry is None else run.registry.encode(),
             run=RunFacts(
                 started_at=run.started_at_ms,
                 finished_at=report.finished_at_ms,
@@ -275,6 +276,7 @@ class Commits:
             partial=run.partial,
             shared=shared,
             log_starts=snapshot.log_starts,
+            registry=snapshot.registry,
         )
         self._recorded_at_ms = run.started_at_ms
 

@@ -22,7 +22,7 @@ from maxbrod.backup.plan.starts import AtTime, Earliest, Latest
 from maxbrod.backup.report import BackupReport, TopicReport, add_up, is_partial, stopped
 from maxbrod.catalog.rows import new_run_id
 from maxbrod.config import Config
-from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, StoppedError
+from maxbrod.errors import EXIT_FAILED, EXIT_INCOMPLETE, StoppedError, UsageError
 from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.layouts.foreign import ClusterFacts, ForeignGap, ForeignSegment
 from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
@@ -56,6 +56,11 @@ class ForeignBackup(BackupBase):
 
     def __init__(self, config: Config, request: TargetRequest, **means: Unpack[Means]) -> None:
         super().__init__(config, **means)
+        if config.backup.schema_registry is not None:
+            raise UsageError(
+                f"the layout {request.layout} has no place for a schema registry",
+                hint="leave out --schema-registry, or back up into maxbrod's own layout",
+            )
         self.target = self._open_target(request)
         self.losses = self.target.losses
         self._layout = request.layout

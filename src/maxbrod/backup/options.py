@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
-from maxbrod.option_values import Bytes, Paths, Reads, Seconds, parse_time, parse_words
+from maxbrod.option_values import Bytes, Paths, Reads, RegistryUrl, Seconds, parse_time, parse_words
 from maxbrod.options import (
     BEHAVIOR,
+    REGISTRY,
     SELECTION,
     AcceptLoss,
     Codec,
@@ -88,6 +89,12 @@ class BackupOptions(MetricsOptions):
         SELECTION,
         "WHERE",
         default="earliest",
+    )
+    schema_registry: RegistryUrl | None = option(
+        "Capture this schema registry with every run: subjects, versions, ids, references, modes, compatibility and "
+        "contexts. User, password, token and certificates are in the section registry of the configuration file.",
+        REGISTRY,
+        "URL",
     )
     compression: str = option(
         "auto (as received, and recompressed where that costs little), source (as received), or zstd (smallest).",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from maxbrod.archive.runs import PARTIAL, STOPPED
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, MaxbrodError
 from maxbrod.kafka.state.cluster_state import HIDDEN_TOPIC, HIDDEN_TOPICS, ClusterState, MissingState
 from maxbrod.notices import Notice, verdict_of, worst_exit_code
 from maxbrod.text import counted
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 HIDDEN: Final = "hidden"
 STORAGE: Final = "storage"
+REGISTRY: Final = "registry"
 _CLOCKS_APART_MS: Final = 1000
 """The clocks of two machines, or one clock that is being adjusted, may differ by this much."""
 _FINDINGS_MAX: Final = 1000
@@ -48,6 +50,21 @@ class TopicReport:
     began. None if not every partition answered."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedSchemas:
+    """What a run has captured of a schema registry."""
+
+    url: str
+    subjects: int
+    versions: int
+    deleted: int
+    """Soft-deleted versions among them."""
+    lost: int
+    """Versions that the registry no longer has and the archive keeps."""
+    changed: bool
+    """False if nothing has changed since the last capture, so that nothing was stored."""
+
+
 def add_up(counts: Iterable[int | None]) -> int | None:
     """The sum; None if one of them is unknown."""
     known = list(counts)
@@ -73,6 +90,8 @@ class BackupReport(Report):
     """Everything written before this moment to the topics of this run can be restored; None: there is none yet."""
     planned: bool = True
     """False if the run ended before it knew what the cluster has."""
+    schemas: CapturedSchemas | None = None
+    """The schema registry, if one was captured."""
     of_partitions: int | None = None
     """If several instances divide the partitions: how many all of them have. Everything else here is about the
     partitions of this run. None: they are all."""
@@ -130,6 +149,7 @@ class BackupReport(Report):
             "bytes": self.bytes,
             "raw_bytes": self.raw_bytes,
             "objects": self.objects,
+            **({} if self.schemas is None else {"schemas": self.schemas.versions}),
             "recovery_point_ms": self.recovery_point_ms,
             "complete": self.complete,
             "exit_code": self.exit_code,
@@ -176,6 +196,19 @@ def held_back(state: PartitionState, found: PendingTransaction, *, now_ms: int) 
         f"a transaction of producer {found.producer_id}{name} holds the rest back{age}",
         (state.end, state.high_watermark),
         hint="it is archived as soon as it ends; end a hanging transaction with kafka-transactions.sh abort",
+    )
+
+
+def registry_failed(error: MaxbrodError, before_ms: int | None) -> Notice:
+    """The last capture is carried on, and named with its time: nobody must take it for the present."""
+    kept = "no capture of it is archived yet"
+    if before_ms is not None:
+        kept = f"the last capture is of {datetime.fromtimestamp(before_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return Notice(
+        kind=REGISTRY,
+        message=f"the schema registry was not captured, {kept}: {error}",
+        hint=error.hint or "run it again",
+        exit_code=EXIT_INCOMPLETE,
     )
 
 

@@ -38,6 +38,7 @@ from maxbrod.backup.plan.ranges import PartitionBackup, Plans, RollSchedule, pla
 from maxbrod.backup.proof import Proved, plan_mending, prove_mended, prove_unread
 from maxbrod.backup.report import BackupReport, clock_behind, held_back, never_still, not_captured, stopped
 from maxbrod.backup.run_state import BackupRun, BackupState, QuietRun, quiet_run
+from maxbrod.backup.schemas import SchemaCapture
 from maxbrod.backup.truncation import apply_truncation
 from maxbrod.backup.waves import advance_generations, read_waves, run_tasks
 from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with
@@ -82,6 +83,7 @@ class Backup(BackupBase):
         self._last: Archive | None = None
         """As it was opened last, also if it has to be read again."""
         self._policy = policy_of(self.request)
+        self._schemas = SchemaCapture(config)
         self._observations = Observations()
         self._observed: Observed | None = None
         """By the first round of the run, if there was only one."""
@@ -316,7 +318,11 @@ class Backup(BackupBase):
         if state.run.interrupted:
             state.note(stopped())
         state.note(*not_captured(cluster, state.run.notices))
-        quiet, news = self._quiet, self._has_news(archive, cluster)
+        part = self._commits.part
+        # Of several writers, one captures the registry.
+        mine = (part is None or part.leads) and not state.run.interrupted
+        schemas = mine and self._schemas.run(archive, state, every_s=self.state_every_s)
+        quiet, news = self._quiet, self._has_news(archive, cluster) or schemas
         if not news:
             # Nothing will be written, which would fail if the archive were gone: "complete" is about what it holds.
             own_catalog(archive).demand_presence()

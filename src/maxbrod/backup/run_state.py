@@ -15,10 +15,11 @@ from maxbrod.archive.snapshots import Reach, behind, move_on, oldest
 from maxbrod.backup.archive_state import ArchiveState
 from maxbrod.backup.generations import KnownGenerations
 from maxbrod.backup.plan.ranges import PartitionBackup
-from maxbrod.backup.report import STORAGE, BackupReport, TopicReport, add_up, is_partial
+from maxbrod.backup.report import STORAGE, BackupReport, CapturedSchemas, TopicReport, add_up, is_partial
 from maxbrod.catalog.rows import Gap, Row, Segment, new_run_id
 from maxbrod.model import PartitionId, now_ms
 from maxbrod.notices import Notice
+from maxbrod.registry.stored import RegistryCapture
 
 if TYPE_CHECKING:
     from maxbrod.backup.observation import Observed
@@ -82,6 +83,10 @@ class BackupRun:
     """Gaps that `rows` replace."""
     superseded: Mapping[PartitionId, tuple[Row, ...]] = field(default_factory=dict)
     """All rows of partitions whose log lost everything: a commit with new rows of the partition retires them."""
+
+    registry: RegistryCapture | None = None
+    """The schema registry as this run has captured it."""
+    schemas: CapturedSchemas | None = None
 
     # Committed
     ends: Mapping[PartitionId, int] = field(default_factory=dict)
@@ -261,6 +266,7 @@ class BackupRun:
             committed=self.committed,
             recovery_point_ms=recovery_point_ms,
             planned=self.planned,
+            schemas=self.schemas,
             of_partitions=len({*self.plans, *self.unanswered, *self.others}) if self.others else None,
         )
 
@@ -293,7 +299,7 @@ class QuietRun:
 
     def again(self, run: BackupRun) -> BackupRun:
         """A run that has just observed the same, once it has planned."""
-        return replace(self.run, run_id=run.run_id, started_at_ms=run.started_at_ms, notices=run.notices)
+        return replace(self.run, run_id=run.run_id, started_at_ms=run.started_at_ms, notices=run.notices, schemas=None)
 
     def recovery_points(self, run: BackupRun) -> dict[PartitionId, int | None]:
         """The recovery points after such a run: everything that it chose is archived as of its start."""
@@ -306,6 +312,7 @@ class QuietRun:
             started_at_ms=run.started_at_ms,
             finished_at_ms=now_ms(),
             notices=run.notices,
+            schemas=run.schemas,
             version=version,
             recovery_point_ms=run.started_at_ms,
         )

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from maxbrod.batch.cuts import Cut
     from maxbrod.batch.provenance import Provenance
+    from maxbrod.batch.schema_ids import SchemaIdMap
 
 _DROPPED: Final = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_DELETE_HORIZON
 
@@ -95,6 +96,8 @@ def replay(
     codec: Codec | None = None,
     position: int = 0,
     provenance: Provenance | None = None,
+    schema_ids: SchemaIdMap | None = None,
+    target: str = "",
     object_name: str | None = None,
     copied: bool = True,
 ) -> Replayed:
@@ -103,16 +106,27 @@ def replay(
     Pure: `buffer` does not change. With `exact` every record keeps its offset, so a batch ends where a hole begins;
     otherwise holes close. `codec` compresses batches that are archived uncompressed. `position` is the source offset
     that the target has reached, as returned by the previous call. A batch above `batch_bytes_max` is split if it had to
-    be rewritten, otherwise listed in `oversized`. With `provenance` every record gets headers that name its source, so
-    all batches are rewritten. Without `copied`, batches that need no rewriting stay in `buffer`, with their headers as
-    archived: for a caller that copies the batches before it patches them.
+    be rewritten, otherwise listed in `oversized`. With `provenance` every record gets headers that name its source, and
+    by `schema_ids` its schema ids are exchanged: then all batches are rewritten. Errors about ids name the partition
+    `target`. Without `copied`, batches that need no rewriting stay in `buffer`, with their headers as archived: for a
+    caller that copies the batches before it patches them.
     """
     data = as_bytes_array(buffer)
     with naming(object_name):
         refuse_disorder(headers)
         chosen = headers.take(committed_batches(headers, aborted) & cut.touches(headers))
         chosen.refuse_unknown_codecs()
-        parts = _parts(data, chosen, cut, codec or Codec.NONE, batch_bytes_max, exact=exact, provenance=provenance)
+        parts = _parts(
+            data,
+            chosen,
+            cut,
+            codec or Codec.NONE,
+            batch_bytes_max,
+            exact=exact,
+            provenance=provenance,
+            schema_ids=schema_ids,
+            target=target,
+        )
         ranges = _merged_ranges(parts, position)
     if copied or len(parts) > 1:
         out, new, source_offset = _merged(parts)
@@ -144,12 +158,14 @@ def _parts(
     *,
     exact: bool,
     provenance: Provenance | None,
+    schema_ids: SchemaIdMap | None,
+    target: str,
 ) -> list[SourcedBatches]:
     codecs = np.where(headers.codec == Codec.NONE, np.int16(codec), headers.codec)
     outside, across = cut.outside_and_across(data, headers)
     unfit = (headers["magic"] != NEWEST_MAGIC) | headers.log_append
     unfit |= headers["count"] != headers["last_offset_delta"].astype(np.int64) + 1
-    changed = ~outside & (unfit | across | ~cut.whole(headers) | (provenance is not None))
+    changed = ~outside & (unfit | across | ~cut.whole(headers) | (provenance is not None or schema_ids is not None))
     packed = ~outside & ~changed & (codecs != headers.codec)
     parts = [_dense(data, headers.take(~outside & ~changed & ~packed))]
     if packed.any():
@@ -170,6 +186,8 @@ def _parts(
             exact=exact,
             batch_bytes_max=batch_bytes_max,
             provenance=provenance,
+            schema_ids=schema_ids,
+            target=target,
         )
     return parts
 

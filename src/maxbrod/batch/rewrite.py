@@ -22,6 +22,7 @@ from maxbrod.batch.encode import BATCH_BYTES_MAX, encode
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders, as_bytes_array, walk
 from maxbrod.batch.provenance import Provenance, passed, with_provenance
 from maxbrod.batch.replay import SourcedBatches, SourceRanges, refuse_disorder
+from maxbrod.batch.schema_ids import SchemaIdMap, with_mapped_ids
 from maxbrod.batch.transactions import committed_batches
 from maxbrod.errors import naming
 from maxbrod.model import AbortedTransaction, Codec
@@ -53,8 +54,13 @@ def rewrite(
     exact: bool,
     batch_bytes_max: int,
     provenance: Provenance | None = None,
+    schema_ids: SchemaIdMap | None = None,
+    target: str = "",
 ) -> list[SourcedBatches]:
-    """Rewrite the records that `cut` keeps as batches of `codecs` without holes, with headers of `provenance`."""
+    """Rewrite the records that `cut` keeps as batches of `codecs` without holes, with headers of `provenance`.
+
+    `schema_ids`: exchange their schema ids by this map. Errors about that name the partition `target`.
+    """
     parts: list[SourcedBatches] = []
     for rows in _jobs(headers, codecs):
         job = headers.take(rows)
@@ -68,6 +74,7 @@ def rewrite(
             keep &= ~passed(records.column("headers"), provenance.left_out)
         if keep.any():
             records, offset, batch = records.filter(number_array(keep)), offset[keep], batch[keep]
+            records = records if schema_ids is None else with_mapped_ids(records, schema_ids, where=target)
             records = records if provenance is None else with_provenance(records, provenance)
             holes = np.flatnonzero(np.diff(offset) != 1) + 1
             starts = np.flatnonzero(np.diff(batch)) + 1

@@ -35,6 +35,7 @@ from maxbrod.check.objects import NeededObjects
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
 from maxbrod.errors import EXIT_DONE, CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.model import GapReason, PartitionId, now_ms
+from maxbrod.registry.stored import read_registry
 from maxbrod.storage.interface import ObjectInfo
 from maxbrod.work.report import Report
 
@@ -475,9 +476,8 @@ def _check_snapshots(archive: Archive, runs: Sequence[Run]) -> SnapshotFindings:
         if run.snapshot not in present:
             message = f"the snapshot of run {run.run_id} is missing"
             name = archive.storage.name_of(run.snapshot or "")
-            found.problems.append(
-                Problem(kind=ProblemKind.MISSING, message=message, object_name=name, hint=_SNAPSHOT_HINT)
-            )
+            missing = Problem(kind=ProblemKind.MISSING, message=message, object_name=name, hint=_SNAPSHOT_HINT)
+            found.problems.append(missing)
     for run in recorded[-SNAPSHOTS_READ:]:
         if run.snapshot not in present:
             continue
@@ -489,10 +489,10 @@ def _check_snapshots(archive: Archive, runs: Sequence[Run]) -> SnapshotFindings:
                 snapshot = read_snapshot(archive.storage, run)
                 knowledge_of(snapshot)
                 found.last = snapshot if run is recorded[-1] else None
+                read_registry(archive.storage, snapshot)
             found.read += 1
         except (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError) as error:
             message = f"the snapshot of run {run.run_id} cannot be read: {error.message}"
-            found.problems.append(
-                Problem(kind=ProblemKind.UNREADABLE, message=message, object_name=error.object_name, hint=error.hint)
-            )
+            where, kind = error.object_name, ProblemKind.UNREADABLE
+            found.problems.append(Problem(kind=kind, message=message, object_name=where, hint=error.hint))
     return found

@@ -11,6 +11,7 @@ from typing import Any
 
 from maxbrod.archive.archive import Archive
 from maxbrod.archive.selection import matches_nothing, select_topics
+from maxbrod.batch.schema_ids import SchemaIdMap
 from maxbrod.catalog.rows import Segment, decode_rows, slice_of
 from maxbrod.catalog.schema import SORT_ORDER
 from maxbrod.compare.live import LiveCluster, choose_match, whole_target
@@ -19,13 +20,14 @@ from maxbrod.errors import RefusedError, UsageError
 from maxbrod.groups.movement import find_restore
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.model import GapReason, PartitionId, TopicPartition
+from maxbrod.registry.remap import map_for
 from maxbrod.restore.archived import look_at_archive
 from maxbrod.restore.plan.mapping import decode_map
 from maxbrod.restore.plan.plan import RestorePlan, TopicPlan
 from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest
 from maxbrod.restore.plan.sources import Source, measure_sources, rows_to_read
 from maxbrod.restore.plan.targets import group_by_topic
-from maxbrod.restore.state import finished_restores, read_restore, read_topics
+from maxbrod.restore.state import finished_restores, read_restore, read_schema_map, read_topics
 
 _OPERATION = "compare"
 
@@ -48,6 +50,8 @@ class FinishedTopic:
     target_id: str | None
     reports: Mapping[int, Mapping[str, Any]]
     """By partition."""
+    schema_ids: SchemaIdMap | None = None
+    """The map by which the restore has exchanged schema ids."""
 
 
 def pair_archived(archive: Archive, target: LiveCluster, request: CompareRequest) -> list[Pair]:
@@ -59,14 +63,18 @@ def pair_archived(archive: Archive, target: LiveCluster, request: CompareRequest
     topics = list(measure_topics(archive, request.selection, shared=request.shared))
     into = {sources[0].topic: request.selection.rename.apply(sources[0].topic) for sources, _ in topics}
     target.look(into.values())
-    known = _restored_topics(archive, target) if request.match is Match.AUTO and not request.cuts else []
+    known = _restored_topics(archive, target)
     found: list[Pair] = []
     for sources, count in topics:
-        restored_topic = _restored_as(known, target, sources[0], into[sources[0].topic])
-        if restored_topic is not None:
+        automatic = request.match is Match.AUTO and not request.cuts
+        remapped = [finished for finished in known if automatic or finished.schema_ids is not None]
+        restored_topic = _restored_as(remapped, target, sources[0], into[sources[0].topic])
+        if automatic and restored_topic is not None:
             found += _pair_restored(archive, target, request.selection, restored_topic)
         else:
-            found += _pair_topic(archive, target, request, sources, count)
+            ids = None if restored_topic is None else restored_topic.schema_ids
+            pairs = _pair_topic(archive, target, request, sources, count)
+            found += (replace(pair, schema_ids=ids) for pair in pairs)
     return found
 
 
@@ -135,8 +143,9 @@ def _pair_restored(
             match=Match.SET,
             source=_extent(source, source.first_offset),
             target=None,
-            notes=_notes(source),
+            notes=(*_notes(source), *_mapped_notes(restored)),
             times=times,
+            schema_ids=restored.schema_ids,
         )
         if not restored.topic.target.repartitioned:
             pair = _placed(pair, target, source, restored.reports[source.partition])
@@ -270,6 +279,8 @@ def _restored_topics(archive: Archive, target: LiveCluster) -> list[FinishedTopi
 
 def _topics_of(archive: Archive, plan: RestorePlan, report: Mapping[str, Any]) -> list[FinishedTopic]:
     created = read_topics(archive.storage, plan.restore_id)
+    remapped = plan.schemas is not None and plan.schemas.remap
+    ids = read_schema_map(archive.storage, plan.restore_id) if remapped else None
     return [
         FinishedTopic(
             plan=plan,
@@ -280,9 +291,16 @@ def _topics_of(archive: Archive, plan: RestorePlan, report: Mapping[str, Any]) -
                 for partition in report["partitions"]
                 if partition["target"] == topic.target.name
             },
+            schema_ids=None if ids is None else map_for(ids, topic.target.source_topic),
         )
         for topic in plan.topics
     ]
+
+
+def _mapped_notes(restored: FinishedTopic) -> tuple[str, ...]:
+    if restored.schema_ids is None:
+        return ()
+    return (f"schema ids are compared as restore {restored.plan.restore_id} has mapped them",)
 
 
 def _restored_as(

@@ -14,7 +14,7 @@ from maxbrod.compare.options import CompareOptions
 from maxbrod.compare.report import CompareReport, Difference, PartitionComparison, name_of
 from maxbrod.errors import UsageError, error_of
 from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
-from maxbrod.text import human_count
+from maxbrod.text import counted, human_count
 
 
 @command("compare", CompareOptions, before=(ClusterOptions, *PLACE), after=(SparkOptions, QuietOption, JsonOption))
@@ -65,6 +65,11 @@ def print_comparison(report: CompareReport, *, quiet: bool) -> None:
         print_line(f"and {len(lines) - LINES_SHOWN_MAX:,} more lines; --json shows all")
     notes = [f"{name_of(line.target_topic, line.partition)}: {note}" for line in lines for note in line.notes]
     print_first(notes, NOTES_SHOWN_MAX, "more notes; --json shows all")
+    if report.schemas is not None:
+        schemas = report.schemas
+        how = "by their ids" if schemas.mapped_by is None else f"as restore {schemas.mapped_by} has mapped them"
+        state = f"{schemas.different:,} differ" if schemas.different else "equal"
+        print_line(f"schemas: {counted(schemas.versions, 'version')} in {schemas.url}, {how}: {state}")
     print_differences(report, out)
     took_s = max((report.finished_at_ms - report.started_at_ms) / 1000, 0.001)
     ignored = f", without {', '.join(report.ignored)}" if report.ignored else ""
@@ -76,6 +81,8 @@ def print_differences(report: CompareReport, console: Console) -> None:
     """Print the first differences, and what could not be compared."""
     for difference in report.differences:
         print_difference(difference, console)
+    for schema in () if report.schemas is None else report.schemas.differences:
+        console.print(Text.assemble(("schema ", "bold red"), schema), soft_wrap=True)
     for failed in (partition for partition in report.partitions if partition.failure is not None):
         words = failed.failure or {}
         where = name_of(failed.target_topic, failed.partition)
@@ -93,6 +100,8 @@ def verdict(report: CompareReport) -> Text:
         return Text.assemble(("not compared", "bold red"), ": there was nothing to compare")
     if any(partition.failure is not None for partition in report.partitions):
         return Text.assemble(("not compared", "bold red"), ": something could not be read")
+    if report.schemas is not None and not report.schemas.equal and all(line.equal for line in report.partitions):
+        return Text.assemble(("not equal", "bold red"), f": {counted(report.schemas.different, 'schema')} differ")
     differing = sum(not partition.equal for partition in report.partitions)
     return Text.assemble(("not equal", "bold red"), f": {differing:,} of {len(report.partitions):,} differ")
 

@@ -12,6 +12,7 @@ from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
     from maxbrod.batch.digest import Digest, Field
+    from maxbrod.batch.schema_ids import SchemaIdMap
     from maxbrod.compare.plan import BroughtRecords, ComparedRange, Side
     from maxbrod.compare.report import Difference
     from maxbrod.config import KafkaConfig, StorageConfig
@@ -49,6 +50,8 @@ class CompareItem:
     """Compare only records that a link has appended; their place is their offset at the source."""
     slices: tuple[Slice, ...] = ()
     """In an archive."""
+    schema_ids: SchemaIdMap | None = None
+    """Read the records with these schema ids instead of theirs."""
 
     @property
     def where(self) -> TopicPartition:

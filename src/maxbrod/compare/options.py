@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from maxbrod.option_values import Words
-from maxbrod.options import BEHAVIOR, SELECTION, SelectionOptions, option
+from maxbrod.option_values import RegistryUrl, Words
+from maxbrod.options import BEHAVIOR, REGISTRY, SELECTION, SelectionOptions, option
 
 SOURCE: Final = "Source"
 
@@ -22,6 +22,12 @@ class CompareOptions(SelectionOptions):
         "Compare what this restore has written, according to its report. Detected automatically by default.",
         SELECTION,
         "ID",
+    )
+    schema_registry: RegistryUrl | None = option(
+        "Compare the captured schemas with this registry, too: ids, versions and texts, or what a restore with "
+        "--remap-schemas has made of them.",
+        REGISTRY,
+        "URL",
     )
     offsets: str = option(
         "exact (records at the same offset), append (records in the order of each partition), set (whole topics in "

@@ -22,6 +22,7 @@ from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.work.windows import spread as spread_by_size
 
 if TYPE_CHECKING:
+    from maxbrod.batch.schema_ids import SchemaIdMap
     from maxbrod.layouts.kafka.format import Slice
 
 DIFFERENCES_DEFAULT: Final = 10
@@ -64,6 +65,8 @@ class CompareRequest:
     ignored: frozenset[Field] = frozenset()
     differences: int = DIFFERENCES_DEFAULT
     """The number of differences that are shown."""
+    schema_registry: str | None = None
+    """Compare the captured schemas with the registry at this URL, too."""
     restore: str | None = None
     """The restore that made the target; what it selected is compared."""
     shared: bool = False
@@ -163,6 +166,8 @@ class Pair:
     """The revision of the archive's rows."""
     compacted: bool = False
     """True if the archive says that compaction removed records before they were archived."""
+    schema_ids: SchemaIdMap | None = None
+    """Compare the records of the source with these schema ids, which a restore has given them."""
 
     def extent(self, side: Side) -> ComparedRange | None:
         return self.source if side is Side.SOURCE else self.target

@@ -44,6 +44,24 @@ class PartitionComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaComparison:
+    """The captured schemas against a registry."""
+
+    url: str
+    captured_run: str
+    versions: int
+    mapped_by: str | None
+    """The restore whose map of ids was used; None: ids must be the same."""
+    different: int
+    differences: tuple[str, ...]
+    """The first ones."""
+
+    @property
+    def equal(self) -> bool:
+        return not self.different
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport(Report):
     """`equal`: both sides hold the same records, and neither lacks any, but for what compaction removed.
 
@@ -61,12 +79,12 @@ class CompareReport(Report):
     partitions: tuple[PartitionComparison, ...]
     differences: tuple[Difference, ...]
     """The first differences."""
+    schemas: SchemaComparison | None = None
 
     @property
     def equal(self) -> bool:
-        return bool(self.partitions) and all(
-            partition.equal and partition.failure is None for partition in self.partitions
-        )
+        same = all(partition.equal and partition.failure is None for partition in self.partitions)
+        return bool(self.partitions) and same and (self.schemas is None or self.schemas.equal)
 
     def noted(self) -> list[str]:
         """The notes, each with its partition."""

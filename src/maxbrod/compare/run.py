@@ -56,6 +56,7 @@ from maxbrod.compare.plan import (
     spread,
 )
 from maxbrod.compare.report import CompareReport, Difference, PartitionComparison
+from maxbrod.compare.schemas import compare_schemas
 from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with, kafka_config
 from maxbrod.errors import UsageError
 from maxbrod.kafka.state.cluster_state import TopicState
@@ -146,6 +147,7 @@ class Comparison:
             ignored=tuple(sorted(map(str, self._request.ignored))),
             partitions=tuple(work.comparisons()),
             differences=tuple(differences[: self._request.differences]),
+            schemas=compare_schemas(self._archive, self._work.config, self._request),
         )
 
     def _pairs(self) -> list[Pair]:
@@ -420,6 +422,7 @@ def make_item(pair: Pair, side: Side, extent: ComparedRange, *, part: ComparePar
         map=offset_map,
         brought=pair.brought,
         slices=tuple(overlapping) if is_source else (),
+        schema_ids=pair.schema_ids if is_source else None,
     )
 
 
@@ -480,6 +483,7 @@ def compare_all(work: Work, *, source: KafkaConfig | None = None) -> CompareRepo
         ignored=parse_fields(options.ignore),
         differences=options.differences,
         restore=options.restore,
+        schema_registry=options.schema_registry,
     )
     with Comparison(work, request, source=source) as comparison:
         return comparison.run()

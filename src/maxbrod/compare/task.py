@@ -22,6 +22,7 @@ from maxbrod.batch.digest import Digest, Field
 from maxbrod.batch.hashes import COLUMNS, Words, digest_records, hash_fields
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.provenance import passed, source_offsets, without_provenance
+from maxbrod.batch.schema_ids import with_mapped_ids
 from maxbrod.batch.transactions import committed_batches, from_fetch
 from maxbrod.compare.items import CompareItem, CompareSettings, Digested, SuspectItem
 from maxbrod.compare.plan import BroughtRecords, Side, translate_all
@@ -112,7 +113,11 @@ class SideReader:
         storage = open_storage(settings.archive_url or "", settings.storage)
         for stored in item.slices:
             for data, headers in read_logs(storage, stored):
-                yield from _committed(data, headers, stored.aborted, cut, storage.name_of(stored.path))
+                for records in _committed(data, headers, stored.aborted, cut, storage.name_of(stored.path)):
+                    if item.schema_ids is None:
+                        yield records
+                    else:
+                        yield with_mapped_ids(records, item.schema_ids, where=str(item.where))
 
     def _live(self, item: CompareItem, cut: Cut) -> Iterator[pa.RecordBatch]:
         chunks = read_range(

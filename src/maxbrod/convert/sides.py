@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from maxbrod.archive.archive import open_archive, open_for_writing
+from maxbrod.archive.archive import Archive, open_archive, open_for_writing
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.knowledge import carry, encode_carried
 from maxbrod.archive.selection import Incarnation, newest_ids, select_names
@@ -24,6 +24,7 @@ from maxbrod.layouts.logdir.format import CHECK_CRC
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
 from maxbrod.notices import Notice
+from maxbrod.registry.stored import copy_registry
 from maxbrod.storage.composed import is_joined
 from maxbrod.storage.urls import parse_url
 from maxbrod.transfer.plan import ConvertPart, convert_rows
@@ -332,6 +333,10 @@ class NativeTarget:
         """Return how many partitions of a topic the target can record, with records or not; None: any number."""
         del topic
         return None
+
+    def bring_registry(self, source: Archive, moment: Moment) -> None:
+        """Copy the captured schema registry, which the snapshot of `finish` names."""
+        copy_registry(source.storage, self._archive.storage, moment.snapshot)
 
     def finish(
         self, moment: Moment, empty: Sequence[TopicPartition], *, failed: Collection[str], started_at_ms: int

@@ -168,6 +168,8 @@ class Conversion:
         for topic, count in self.source.topics().items():
             self._of(topic).partitions = max(self._of(topic).partitions, count)
         if ended:
+            if isinstance(self.target, NativeTarget):
+                self.target.bring_registry(self.source.archive, self.source.moment)
             self.target.finish(
                 self.source.moment_for(whole),
                 self.source.empty(whole),

@@ -328,6 +328,12 @@ DEFAULT_CONTEXT: Final = "."
 _CONTEXT: Final = re.compile(r":(\.[^:]*):.*", re.DOTALL)
 
 
+def context_of(subject: str) -> str:
+    """The context that a subject names: `:.name:subject`; else the default one."""
+    found = _CONTEXT.fullmatch(subject)
+    return found[1] if found else DEFAULT_CONTEXT
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReference:
     """Another schema that this one refers to by `name`."""
@@ -353,8 +359,7 @@ class RegisteredSchema:
 
     @property
     def context(self) -> str:
-        found = _CONTEXT.fullmatch(self.subject)
-        return found[1] if found else DEFAULT_CONTEXT
+        return context_of(self.subject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from maxbrod.restore.repartition.extents import SHARES_MAX, SourceExtent
 
 if TYPE_CHECKING:
     from maxbrod.batch.provenance import Provenance
+    from maxbrod.batch.schema_ids import SchemaIdMap
     from maxbrod.restore.plan.plan import TopicPlan
     from maxbrod.work.executor import Executor
     from maxbrod.work.progress import Watcher
@@ -70,6 +71,8 @@ class RestoreItem:
     slices: tuple[Slice, ...]
     provenance: Provenance | None = None
     """The source that every record names in its headers."""
+    schema_ids: SchemaIdMap | None = None
+    """Exchange the schema ids of all records by this map."""
     lossy: bool = False
     """True if slices are left out because they cannot be read. An earlier attempt may have read and restored them."""
     adopted: bool = False
@@ -112,6 +115,7 @@ class SharedItem:
     batch_bytes_max: int
     sources: tuple[SharedSource, ...]
     extents: tuple[SourceExtent, ...]
+    schema_ids: SchemaIdMap | None = None
 
 
 def transactional_id_of(restore_id: str, where: str) -> str:

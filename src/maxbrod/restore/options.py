@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from maxbrod.option_values import Counts, Pairs, Paths, Words
-from maxbrod.options import BEHAVIOR, SELECTION, TARGET, MetricsOptions, RateLimit, SelectionOptions, option
+from maxbrod.option_values import Counts, Pairs, Paths, RegistryUrl, Words
+from maxbrod.options import BEHAVIOR, REGISTRY, SELECTION, TARGET, MetricsOptions, RateLimit, SelectionOptions, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +108,31 @@ class RestoreOptions(SelectionOptions, MetricsOptions):
         "have them. Settings of restored groups always come back.",
         BEHAVIOR,
         default=False,
+    )
+    schema_registry: RegistryUrl | None = option(
+        "Bring the captured schemas back into this registry, with the same ids. User, password, token and certificates "
+        "are in the section registry of the configuration file.",
+        REGISTRY,
+        "URL",
+    )
+    remap_schemas: bool = option(
+        "Register the schemas under ids that the registry gives, and exchange the ids in keys, values and headers of "
+        "the records.",
+        REGISTRY,
+        default=False,
+    )
+    framed: Words = option(
+        "With --remap-schemas: keys or values of these topics begin with schema ids. By default those for which a "
+        "subject TOPIC-key or TOPIC-value was captured. May be repeated.",
+        REGISTRY,
+        "TOPIC[:key|:value]",
+        default=(),
+    )
+    unframed: Words = option(
+        "With --remap-schemas: keys or values of these topics have no schema ids. May be repeated.",
+        REGISTRY,
+        "TOPIC[:key|:value]",
+        default=(),
     )
     staging: str | None = option(
         "Where to keep records between --where or --select and the cluster. In the archive by default. Removed at "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from maxbrod.groups.plan import GroupPosition, MissingGroup
     from maxbrod.restore.items import Restored
     from maxbrod.restore.plan.access import AccessPlan
-    from maxbrod.restore.plan.plan import LeftOut, RestorePlan, TopicPlan
+    from maxbrod.restore.plan.plan import LeftOut, RestorePlan, SchemasPlan, TopicPlan
     from maxbrod.work.work import Work
 AGAIN: Final = "run the same command again, which resumes the restore"
 
@@ -90,6 +90,8 @@ class RestoreReport(Report):
     """The transformation of records, with the counts of its changes."""
     usable_at_ms: Mapping[str, int] = field(default_factory=dict)
     """Target topics that are complete and have their final configuration, and since when."""
+    schemas: SchemasPlan | None = None
+    """The schemas that were brought back into a registry."""
     accepted_gaps: tuple[str, ...] = ()
     """Requested ranges that the archive lacks, and that `--accept-gaps` allows to leave out."""
 
@@ -188,6 +190,7 @@ def report_of(
         retention=tuple(str(obstacle) for obstacle in plan.obstacles if obstacle.kind is ObstacleKind.RETENTION),
         known_from=plan.known_from,
         left_out=plan.left_out,
+        schemas=plan.schemas,
         pruned=pruned_in(plan),
         usable_at_ms=usable_at_ms or {},
         accepted_gaps=tuple(str(obstacle) for obstacle in plan.obstacles if obstacle.kind in GAPS),

@@ -6,7 +6,7 @@ target's logs how far they got, and continues there.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.batch.provenance import Provenance
+from maxbrod.batch.schema_ids import SchemaIdMap
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, UnavailableError
 from maxbrod.groups.movement import Movement, archived_groups, plan_moves
@@ -55,6 +56,7 @@ from maxbrod.restore.plan.request import OffsetsMode, RestoreRequest, choose_gro
 from maxbrod.restore.plan.sources import revisions_of, rows_to_read
 from maxbrod.restore.plan.targets import Right, TargetState
 from maxbrod.restore.report import RestoreReport, ended_by_stop, report_of
+from maxbrod.restore.schemas import SchemaRestore
 from maxbrod.restore.staging import as_staged, clear_staging, open_staged, plan_transform, stage, transform_session
 from maxbrod.restore.state import (
     alone,
@@ -102,6 +104,7 @@ class Restore:
         self._archive = open_archive(work.config.archive_url, work.config.storage, layout=work.config.layout)
         self._undo = ExitStack()
         self._client = self._undo.enter_context(KafkaClient(kafka, stop=work.stop))
+        self._schemas = SchemaRestore(work.config, request, self._archive.storage)
         self._resumed = False
         """True if the last plan is that of a restore that was started before."""
 
@@ -183,9 +186,11 @@ class Restore:
             *self._begun_before(command, target),
             *refused_creations(self._client, plan, patience_s=self._patience_s),
         ]
+        schemas, more = self._schemas.plan(archived.moment)
+        obstacles += more
         if not target.rights.get(Right.CLUSTER_ACTION):
             obstacles += missing_transactions(self._client, plan, patience_s=self._patience_s)
-        return replace(plan, command=command, obstacles=in_order(obstacles))
+        return replace(plan, command=command, obstacles=in_order(obstacles), schemas=schemas)
 
     def _begun_before(self, command: str, target: TargetState) -> Iterator[Obstacle]:
         storage = self._archive.storage
@@ -213,6 +218,10 @@ class Restore:
     def _carry_out(self, plan: RestorePlan) -> RestoreReport:
         started_at_ms, resumed = now_ms(), self._resumed
         plan = self._store(plan)
+        if plan.schemas is not None:
+            # First, because it can be refused, and because nobody can read a record whose schema is missing.
+            self._work.tell("restoring schemas")
+            plan = replace(plan, schemas=self._schemas.apply(plan.schemas, plan.restore_id))
         topics, producer_id = self._prepare(plan)
         plan, restored, usable = self._write(plan, topics, producer_id)
         failed = any(outcome.failure is not None for outcome in restored)
@@ -286,7 +295,7 @@ class Restore:
     ) -> list[Restored]:
         """Write a part of the whole plan."""
         slices = restore_slices(self._archive, self._config.storage, plan, self._request)
-        tasks = restore_tasks(self._archive, plan, topics, slices, executor.parallelism)
+        tasks = restore_tasks(self._archive, plan, topics, slices, executor.parallelism, self._id_map)
         if not tasks:
             return []
         settings = RestoreSettings(
@@ -304,6 +313,9 @@ class Restore:
         )
         with metering_logs(self._config.cluster, whole, self._work.on_progress, tasks=len(tasks)) as meter:
             return run_restore_tasks(executor, settings, tasks, meter=meter, stop=self._work.stop)
+
+    def _id_map(self, plan: RestorePlan, topic: str) -> SchemaIdMap | None:
+        return self._schemas.map_for(plan.schemas, plan.restore_id, topic)
 
     def _finish(self, plan: RestorePlan, report: RestoreReport) -> RestoreReport:
         """Move groups, store the report, and remove staged records."""
@@ -383,17 +395,36 @@ def restore_slices(archive: Archive, storage: StorageConfig, plan: RestorePlan, 
     return sound_slices(rows_to_read(planned_rows(archive, plan), sources, request), sources)
 
 
+def _unmapped(plan: RestorePlan, topic: str) -> SchemaIdMap | None:  # noqa: ARG001 - of no plan and no topic
+    return None
+
+
 def restore_tasks(
-    archive: Archive, plan: RestorePlan, topics: TargetTopics, slices: Slices, parallelism: int
+    archive: Archive,
+    plan: RestorePlan,
+    topics: TargetTopics,
+    slices: Slices,
+    parallelism: int,
+    id_map: Callable[[RestorePlan, str], SchemaIdMap | None] = _unmapped,
 ) -> list[list[RestoreItem | SharedItem]]:
-    """Partitions spread over as many tasks as can run at once, the largest first."""
+    """Partitions spread over as many tasks as can run at once, the largest first.
+
+    `id_map`: the map of schema ids for a topic of the archive.
+    """
+    maps = {topic.target.source_topic: id_map(plan, topic.target.source_topic) for topic in plan.topics}
     items: list[tuple[int, RestoreItem | SharedItem]] = [
-        (partition.source.bytes, _item(plan, topic, partition, where, topics, slices))
+        (
+            partition.source.bytes,
+            replace(_item(plan, topic, partition, where, topics, slices), schema_ids=maps[topic.target.source_topic]),
+        )
         for topic in plan.topics
         for where, partition in topic.placed()
         if not topic.target.repartitioned
     ]
-    items += _shared_items(archive, plan, topics, slices, parallelism)
+    items += (
+        (size, replace(item, schema_ids=maps[source]))
+        for size, source, item in _shared_items(archive, plan, topics, slices, parallelism)
+    )
     return spread(items, parallelism)
 
 
@@ -433,7 +464,7 @@ def _shared_items(
     topics: TargetTopics,
     slices: Mapping[PartitionId, Sequence[Slice]],
     parallelism: int,
-) -> Iterator[tuple[int, SharedItem]]:
+) -> Iterator[tuple[int, str, SharedItem]]:
     """Items of repartitioned topics. A topic gets the same part of all tasks as it has of all bytes."""
     shared = [topic for topic in plan.topics if topic.target.repartitioned]
     groups = archived_groups(archive, plan) if shared else ()
@@ -448,4 +479,4 @@ def _shared_items(
             tasks=-(-parallelism * size // max(plan.bytes, 1)),
         )
         # Each item reads all of its topic.
-        yield from ((size, item) for item in items)
+        yield from ((size, topic.target.source_topic, item) for item in items)

@@ -42,6 +42,8 @@ Value = TypeVar("Value")
 _TOPICS: Final = "topics"
 _POSITIONS: Final = "groups-before"
 _LOST: Final = "lost"
+_SCHEMAS: Final = "schemas"
+_REGISTRY: Final = "registry.json.zst"
 _PRODUCERS: Final = "producers.json.zst"
 _DIGEST_LETTERS: Final = 16
 _UNREADABLE: Final = (CorruptDataError, ObjectNotFoundError, UnsupportedFormatError)
@@ -149,6 +151,27 @@ def keep_producers(storage: Storage, restore_id: str, new: Callable[[], int]) ->
     with suppress(ObjectExistsError):
         _put(storage, path, asdict(producers))
     return _decoded(Producers, read_document(storage, path), path)
+
+
+def keep_registry(storage: Storage, restore_id: str, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Store what the schema registry was like before its first change; or return what was stored then."""
+    path = _path(restore_id, _REGISTRY)
+    with suppress(ObjectNotFoundError):
+        return read_document(storage, path)
+    with suppress(ObjectExistsError):
+        _put(storage, path, before)
+    return read_document(storage, path)
+
+
+def store_schema_map(storage: Storage, restore_id: str, document: Mapping[str, Any]) -> None:
+    """Store the map of schema ids before the first record that it changes; again with other words about frames."""
+    _put_numbered(storage, restore_id, _SCHEMAS, document)
+
+
+def read_schema_map(storage: Storage, restore_id: str) -> dict[str, Any] | None:
+    """The map of schema ids that was stored last; None: records keep their ids."""
+    stored = _numbered(storage, restore_id, _SCHEMAS)
+    return read_document(storage, stored[-1]) if stored else None
 
 
 def store_report(storage: Storage, restore_id: str, document: dict[str, Any]) -> None:

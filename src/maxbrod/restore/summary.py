@@ -18,7 +18,7 @@ from maxbrod.cli.output import agreed, err, out, print_first, print_json, print_
 from maxbrod.errors import EXIT_DONE, MaxbrodError, RefusedError, error_of
 from maxbrod.restore.plan.access import AccessPlan, describe_acl, describe_entity, describe_quota
 from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, refusal
-from maxbrod.restore.plan.plan import LeftOut, PlanLine, RestorePlan, describe
+from maxbrod.restore.plan.plan import LeftOut, PlanLine, RestorePlan, SchemasPlan, describe
 from maxbrod.restore.report import AGAIN, ColdReport, PartitionReport, RestoreReport, pruned_in
 from maxbrod.text import counted, human_bytes, human_count, human_time
 from maxbrod.transform.summary import print_transform
@@ -49,6 +49,7 @@ def plan_document(plan: RestorePlan, refused: MaxbrodError | None) -> dict[str, 
         "provenance": plan.provenance,
         "transform": None if plan.transform is None else asdict(plan.transform),
         "left_out": [asdict(omitted) for omitted in plan.left_out],
+        "schemas": None if plan.schemas is None else asdict(plan.schemas),
         "pruned": list(pruned_in(plan)),
         "obstacles": [asdict(obstacle) for obstacle in plan.obstacles],
         "refused": None if refused is None else refused.as_dict(),
@@ -83,6 +84,24 @@ def print_plan(plan: RestorePlan) -> None:
         print_line("every record gets headers 'maxbrod.source.…' that name its source")
     print_transform(plan.transform)
     _print_access(plan.access, done=False)
+    _print_schemas(plan.schemas)
+
+
+def _print_schemas(schemas: SchemasPlan | None) -> None:
+    if schemas is None:
+        return
+    how = "under new ids, which records get" if schemas.remap else "with their ids"
+    if schemas.registered is None:
+        print_line(
+            f"schemas: {counted(schemas.versions, 'version')} into {schemas.url} {how}; "
+            f"{schemas.present:,} of them are there already"
+        )
+    else:
+        print_line(
+            f"schemas: {counted(schemas.versions, 'version')} in {schemas.url} {how}; "
+            f"{schemas.registered:,} of them were registered"
+        )
+    print_first([f"not restored: {words}" for words in schemas.left_out], OBSTACLES_SHOWN_MAX, indent="  ")
 
 
 def _print_planned_groups(plan: RestorePlan) -> None:
@@ -187,6 +206,7 @@ def print_report(report: RestoreReport, *, quiet: bool) -> None:
     print_missing_groups(report.groups_missing)
     if report.access is not None:
         _print_access(report.access, done=True)
+    _print_schemas(report.schemas)
     _print_sources(report.known_from, report.left_out, report.pruned)
     print_failures(report, out)
     print_first([f"left out: {gap}" for gap in report.accepted_gaps], LINES_SHOWN_MAX)

@@ -381,6 +381,8 @@ class _Partition:
                 codec=Codec[stored.codec.upper()],
                 position=position,
                 provenance=item.provenance,
+                schema_ids=item.schema_ids,
+                target=str(item.where),
                 object_name=storage.name_of(stored.path),
                 copied=self._coalescer is None,  # a coalescer copies them
             )

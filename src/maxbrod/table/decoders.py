@@ -2,7 +2,8 @@
 
 Spark decodes JSON itself. Avro and Protobuf are decoded by compiled loops in its Python workers: this needs no jar, and
 no Python per record. A value that cannot be decoded fails the query, or is null if the user asks for that. Schemas of
-Confluent's format come from the archived topic `_schemas`, compiled for the values of a topic.
+Confluent's format come from the captured registry or the archived topic `_schemas`, compiled for the values of a
+topic.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from pyspark.sql import functions as spark_functions
 from pyspark.sql import types as spark
 
 from maxbrod import strict_json
+from maxbrod.archive.snapshots import find_moment
 from maxbrod.batch.columns import conform
 from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
 from maxbrod.layouts.avro.program import Program, compile_avro
 from maxbrod.layouts.internal_topics import AVRO, SCHEMAS_TOPIC, RegisteredSchema, SchemasTopic, read_schemas_topic
+from maxbrod.registry.model import RegistryState
+from maxbrod.registry.stored import read_registry
 from maxbrod.table import formats
 from maxbrod.table.formats import Format
 from maxbrod.table.read.options import TableOptions, parse_options
@@ -241,17 +245,32 @@ def _text(file: str) -> str:
 
 
 def archived_schemas(options: Mapping[str, str]) -> SchemasTopic:
-    """All schemas, whatever part of the archive a query reads. UsageError: the topic is not archived."""
+    """All schemas, whatever part of the archive a query reads: those of the captured registry, else of its topic.
+
+    UsageError: neither is archived.
+    """
     place = {name: value for name, value in options.items() if name in _REACHED_BY or name.startswith("storage.")}
+    captured = _captured(parse_options({**place, "topics": "*"}))
+    if captured is not None:
+        return captured.as_topic()
     wanted = parse_options({**place, "topics": SCHEMAS_TOPIC, "columns": "offset,timestampMs,key,value"})
     try:
         return read_schemas_topic(_records(wanted))
     except UsageError as error:
         raise UsageError(
-            f"schemas are read from the archived topic {SCHEMAS_TOPIC}: {error.message}",
+            f"no schema registry was captured, and the archived topic {SCHEMAS_TOPIC} has no schemas: {error.message}",
             operation="decode",
-            hint=f"back it up with --topic {SCHEMAS_TOPIC}, or give the schema by avro:FILE or protobuf:FILE#MESSAGE",
+            hint=f"back up with --schema-registry, or with --topic {SCHEMAS_TOPIC}; or "
+            "give the schema by avro:FILE or protobuf:FILE#MESSAGE",
         ) from error
+
+
+def _captured(options: TableOptions) -> RegistryState | None:
+    """The registry that the newest run has captured, whatever run a query reads as of: it knows all older ids."""
+    archive = open_table(options)
+    if not archive.is_native:
+        return None
+    return read_registry(archive.storage, find_moment(archive.storage, archive.catalog.runs(), None).snapshot)
 
 
 def _records(options: TableOptions) -> Iterator[pa.RecordBatch]:

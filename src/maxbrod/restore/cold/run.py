@@ -74,6 +74,11 @@ class ColdRestore:
         directories: Sequence[Path],
         leader_epochs: str = LeaderEpochs.KEEP,
     ) -> None:
+        if request.schema_registry is not None:
+            raise UsageError(
+                "schemas are restored with a cluster, not with log directories",
+                hint="leave out --schema-registry; restore the schemas with a topic when the brokers are up",
+            )
         self._work, config = work, work.config
         url = config.archive_url
         if work.session is None and re.match(r"local\b", config.spark.master) is None:

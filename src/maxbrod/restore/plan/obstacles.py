@@ -40,6 +40,7 @@ class ObstacleKind(StrEnum):
     RETENTION = "retention"
     GROUPS = "groups"
     ACCESS = "access"
+    SCHEMAS = "schemas"
 
 
 _ERRORS: Final[dict[ObstacleKind, type[MaxbrodError]]] = {

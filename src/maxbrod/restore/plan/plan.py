@@ -83,6 +83,25 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemasPlan:
+    """The captured schemas that are brought back into a registry."""
+
+    url: str
+    captured: str
+    """The document in the archive that has them."""
+    captured_run: str
+    remap: bool
+    """True if the target gives other ids, and records get those."""
+    versions: int
+    present: int
+    """Those that the target has already, under the same id."""
+    registered: int | None = None
+    """The number that had to be registered; None: not done yet."""
+    left_out: tuple[str, ...] = ()
+    """What could not come back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
     restore_id: str
     command: str
@@ -106,6 +125,7 @@ class RestorePlan:
     transform: TransformPlan | None = None
     """The transformation of records before they are restored."""
     left_out: tuple[LeftOut, ...] = ()
+    schemas: SchemasPlan | None = None
 
     @property
     def records(self) -> int:

@@ -18,6 +18,7 @@ from maxbrod.archive.renames import Rename, unused_rule
 from maxbrod.archive.selection import PARTITIONS_MAX, matches_nothing, select_topics
 from maxbrod.errors import UsageError
 from maxbrod.model import INT64_MAX, TopicPartition, is_topic_name
+from maxbrod.registry.remap import parse_part
 from maxbrod.transform.plan import Transform
 
 if TYPE_CHECKING:
@@ -100,6 +101,13 @@ class RestoreRequest:
     """Restore only records for which this Spark SQL expression is true."""
     select: str | None = None
     """Spark SQL expressions that rewrite fields of records."""
+    schema_registry: str | None = None
+    """Bring the captured schemas back into the registry at this URL."""
+    remap_schemas: bool = False
+    """Under ids that the registry gives."""
+    framed: tuple[str, ...] = ()
+    unframed: tuple[str, ...] = ()
+    """Topics, or their keys or values, that have schema ids or have none."""
     staging: str | None = None
     """The URL where transformed records are staged until they are restored; None: in the archive."""
 
@@ -187,12 +195,13 @@ def encode_request(request: RestoreRequest) -> dict[str, Any]:
         for range_ in request.ranges
     )
     # These say how to restore, not what.
-    for name in ("batches", "order", "rate_bytes_per_s", "force_groups", "staging", "again"):
+    how = ("batches", "order", "rate_bytes_per_s", "force_groups", "staging", "again", "framed", "unframed")
+    for name in how:
         del fields[name]
     # A restore that was stopped by damage is resumed by the same command with --accept-gaps.
     fields["accept_gaps"] = False
     # Options that are not used are left out, so that restores which an earlier release began are still found.
-    for name in ("partition_counts", "where", "select", "with_settings"):
+    for name in ("partition_counts", "where", "select", "with_settings", "schema_registry", "remap_schemas"):
         if not fields[name]:
             del fields[name]
     return fields
@@ -218,11 +227,23 @@ def _check(request: RestoreRequest) -> None:
         raise _wrong("the rate is not above 0, so the restore would never end", "give a rate above 0")
     if request.force_groups and not request.groups:
         raise _wrong("--force-groups needs groups", "name groups with --groups, '*' for all")
+    _check_schemas(request)
     if request.transform is None and request.staging is not None:
         raise _wrong("--staging needs a transformation", "give --where or --select, or leave --staging out")
     for patterns in ((*request.topics, *request.exclude), request.groups, request.order):
         select_topics({}, patterns)  # raises for invalid patterns
     _check_ranges(request.ranges)
+
+
+def _check_schemas(request: RestoreRequest) -> None:
+    if request.remap_schemas and request.schema_registry is None:
+        raise _wrong("--remap-schemas needs a registry", "give --schema-registry URL")
+    if request.remap_schemas and request.strict:
+        raise _wrong("--remap-schemas changes records, which --strict refuses", "leave one of them out")
+    if (request.framed or request.unframed) and not request.remap_schemas:
+        raise _wrong("--framed and --unframed are about --remap-schemas", "leave them out, or give --remap-schemas")
+    for word in (*request.framed, *request.unframed):
+        select_topics({}, [parse_part(word)[0]])  # raises for invalid patterns
 
 
 def _check_ranges(ranges: Iterable[OffsetRange]) -> None:

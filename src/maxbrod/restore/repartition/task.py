@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from maxbrod.batch.columns import number_column
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.rewrite import CONTENT_COLUMNS, DecodedRecords, kept_records
+from maxbrod.batch.schema_ids import SchemaIdMap, with_mapped_ids
 from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError
 from maxbrod.kafka.fetch.offsets import EARLIEST, list_offsets, log_ends
 from maxbrod.kafka.fetch.ranges import read_range
@@ -140,7 +141,14 @@ class _Work:
             batch_bytes_max=item.batch_bytes_max,
         )
         records = read_in_order(
-            storage, item.sources, item.extents, since_ms=settings.since_ms, until_ms=settings.until_ms, ahead=ahead
+            storage,
+            item.sources,
+            item.extents,
+            since_ms=settings.since_ms,
+            until_ms=settings.until_ms,
+            ahead=ahead,
+            schema_ids=item.schema_ids,
+            topic=item.topic,
         )
         feeding = self._feeding = Feeding(records, splitter, self._targets, Pace(settings.rate_bytes_per_s))
         feeds = [
@@ -243,8 +251,14 @@ def read_in_order(
     since_ms: int | None = None,
     until_ms: int | None = None,
     ahead: Executor | None = None,
+    schema_ids: SchemaIdMap | None = None,
+    topic: str = "",
 ) -> Iterator[SourceRecords]:
-    """All requested records, in the same order each time. `ahead` reads on while they are used."""
+    """All requested records, in the same order each time. `ahead` reads on while they are used.
+
+    `schema_ids`: with other schema ids. Keys have them before they are hashed, as those of producers will. Errors about
+    that name the `topic`.
+    """
     several = len(sources) if len(sources) <= OPEN_SOURCES_MAX else 1
     request_bytes = min(REQUEST_BYTES, _OPEN_BYTES // several)
     readers = {}
@@ -252,7 +266,12 @@ def read_in_order(
         cut = Cut(first_offset=source.first_offset, end_offset=source.end_offset, since_ms=since_ms, until_ms=until_ms)
         readers[source.partition] = _SourceReader(storage, source, cut, request_bytes=request_bytes, ahead=ahead)
     for extent in extents:
-        yield from readers[extent.partition].read_until(extent.end)
+        for found in readers[extent.partition].read_until(extent.end):
+            if schema_ids is None:
+                yield found
+            else:
+                mapped = with_mapped_ids(found.records, schema_ids, where=f"{topic}, partition {found.partition}")
+                yield replace(found, records=mapped)
 
 
 class _SourceReader:

@@ -290,6 +290,7 @@ def _put_snapshot(
         recovery_points=known.recovery_points,
         behind=known.behind,
         carried=known.carried,
+        registry=known.registry,
         revisions=known.revisions,
         gaps=gaps_of(row for row in rows if isinstance(row, Gap)),
         run=RunFacts(started_at=run.written_at, finished_at=run.written_at, statistics=statistics, commit=version),

@@ -1,0 +1,214 @@
+"""Records and their schemas: captured by a backup, restored with the same ids or mapped to others, read by serializers.
+
+The records are written and read by Confluent's own serializers, which ask the registry for each id that they meet.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.schema_registry import (
+    SchemaRegistryClient,
+    header_schema_id_serializer,
+    prefix_schema_id_serializer,
+)
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+import maxbrod
+from maxbrod.config import Config
+from maxbrod.errors import EXIT_INCOMPLETE, EXIT_REFUSED, RefusedError
+from maxbrod.sandbox.cluster import Cluster
+from maxbrod.sandbox.topics import create_topic
+from support.backups import back_up, config_of
+from support.registries import RegistryDouble, record, serving
+from support.sparkless import without_spark
+
+JSON = b'{"no": "schema"}'
+COUNT = 9
+"""Of these, a third has a prefix with one schema, one with another, one has the id in a header."""
+
+
+@dataclass
+class Source:
+    """An archive of one topic, whose registry is still there."""
+
+    cluster: Cluster
+    topic: str
+    archive: Path
+    registry: RegistryDouble
+
+    def back_up(self, **request: Any) -> Any:
+        request = {"schema_registry": self.registry.url, **request}
+        return back_up(config_of(self.cluster, self.archive, self.topic, **request))
+
+    @property
+    def place(self) -> dict[str, Any]:
+        return {"archive": self.archive, "bootstrap": self.cluster.bootstrap, "topics": [self.topic]}
+
+    def restore(self, registry: RegistryDouble, **options: Any) -> Any:
+        with without_spark():
+            return maxbrod.restore(**self.place, schema_registry=registry.url, **options)
+
+    def compare(self, registry: RegistryDouble, **options: Any) -> Any:
+        with without_spark():
+            return maxbrod.compare(**self.place, schema_registry=registry.url, **options)
+
+
+def written(cluster: Cluster, topic: str, registry: RegistryDouble) -> None:
+    """Nine records of two schemas, then one without a schema and a tombstone. Keys are numbers of eight bytes."""
+    client = SchemaRegistryClient({"url": registry.url})
+    texts = [record("Order", "id"), record("Order", "id", note="")]
+    serializers = [
+        AvroSerializer(client, text, conf={"schema.id.serializer": where})
+        for text, where in (
+            (texts[0], prefix_schema_id_serializer),
+            (texts[1], prefix_schema_id_serializer),
+            (texts[1], header_schema_id_serializer),
+        )
+    ]
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(COUNT):
+        headers: list[tuple[str, str | bytes | None]] = []
+        context = SerializationContext(topic, MessageField.VALUE, headers)
+        value = serializers[number % 3]({"id": str(number), "note": "a longer note"}, context)
+        producer.produce(topic, value, struct.pack(">q", number), headers=headers)
+    producer.produce(topic, JSON, b"plain")
+    producer.produce(topic, None, b"gone")
+    assert producer.flush(60) == 0
+
+
+def raw(cluster: Cluster, topic: str) -> list[Any]:
+    """The messages of a topic's one partition."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "never-committed"})
+    try:
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found: list[Any] = []
+        while not found or found[-1].offset() < end - 1:
+            found += [message for message in consumer.consume(100, timeout=1) if message.error() is None]
+        return found
+    finally:
+        consumer.close()
+
+
+def read(cluster: Cluster, topic: str, registry: RegistryDouble, subject_topic: str) -> list[tuple[int, bytes, Any]]:
+    """Offsets, keys and what a deserializer makes of each value; values without a schema as they are."""
+    deserialize = AvroDeserializer(SchemaRegistryClient({"url": registry.url}))
+    found = []
+    for message in raw(cluster, topic):
+        value = message.value()
+        if value is not None and value != JSON:
+            value = deserialize(value, SerializationContext(subject_topic, MessageField.VALUE, message.headers() or []))
+        found.append((message.offset(), message.key(), value))
+    return found
+
+
+@pytest.fixture
+def source(cluster: Cluster, topic: str, tmp_path: Path) -> Iterator[Source]:
+    create_topic(cluster, topic)
+    with serving() as registry:
+        registry.register("before", record("Before", "id"))  # so that ids differ from those of an empty registry
+        written(cluster, topic, registry)
+        found = Source(cluster, topic, tmp_path / "archive", registry)
+        assert found.back_up().complete
+        yield found
+
+
+def test_restored_records_are_read_with_the_schemas_that_came_back_under_their_ids(source: Source) -> None:
+    expected = read(source.cluster, source.topic, source.registry, source.topic)
+    assert [value["id"] for _, _, value in expected[:COUNT]] == [str(number) for number in range(COUNT)]
+    with serving() as target:
+        report = source.restore(target, suffix="-same")
+        assert report.complete
+        assert report.schemas.registered == 3
+        assert target.listing() == source.registry.listing()
+        assert target.modes == {"": "READWRITE"}
+        assert read(source.cluster, f"{source.topic}-same", target, source.topic) == expected
+        assert source.compare(target, suffix="-same").equal
+        target.soft_delete("before", 1)
+        compared = source.compare(target, suffix="-same")
+        assert not compared.equal
+        assert compared.schemas.differences == ("before version 1: it is soft-deleted in the target",)
+
+
+def test_mapped_records_keep_their_offsets_and_are_read_with_the_ids_of_the_target(source: Source) -> None:
+    expected = read(source.cluster, source.topic, source.registry, source.topic)
+    name = f"{source.topic}-mapped"
+    with serving(RegistryDouble(first_id=70_000)) as target:
+        report = source.restore(target, suffix="-mapped", remap_schemas=True)
+        assert report.complete
+        assert report.schemas.remap
+        ids = {struct.unpack(">bI", message.value()[:5])[1] for message in raw(source.cluster, name)[:2]}
+        assert ids <= {number for number, _ in target.listing().values()}
+        assert min(ids) >= 70_000
+        assert read(source.cluster, name, target, source.topic) == expected
+        assert source.compare(target, suffix="-mapped").equal
+        # Not by looking away from the values: one that differs is found, at its offset.
+        changed = next(version for version in target.versions.values() if version["subject"].endswith("-value"))
+        changed["schema"] = record("Order", "another")
+        compared = source.compare(target, suffix="-mapped")
+        assert [line.equal for line in compared.partitions] == [True]
+        assert compared.schemas.different == 1
+    plain = raw(source.cluster, source.topic)
+    mapped = raw(source.cluster, name)
+    assert [one.timestamp() for one in plain] == [one.timestamp() for one in mapped]
+    assert [len(one.value() or b"") for one in plain] == [len(one.value() or b"") for one in mapped]
+
+
+def test_a_frame_without_a_captured_schema_is_refused_by_topic_and_offset(source: Source) -> None:
+    producer = Producer({"bootstrap.servers": source.cluster.bootstrap})
+    producer.produce(source.topic, struct.pack(">bI", 0, 999) + b"unknown", b"k")
+    assert producer.flush(60) == 0
+    source.back_up()
+    with serving(RegistryDouble(first_id=70_000)) as target:
+        report = source.restore(target, suffix="-refused", remap_schemas=True)
+        (failed,) = [one.failure for one in report.partitions if one.failure is not None]
+        assert (failed["object_name"], failed["offset"]) == (f"{source.topic}-refused-0", COUNT + 2)
+        assert "schema id 999" in failed["message"]
+        assert report.exit_code == EXIT_REFUSED
+
+
+def test_a_target_with_other_schemas_under_the_ids_refuses_before_anything_changes(source: Source) -> None:
+    with serving() as target:
+        target.register("theirs", record("Theirs", "id"))
+        with pytest.raises(RefusedError, match="another schema under id 1: theirs"):
+            source.restore(target, suffix="-never")
+        assert list(target.versions) == [("theirs", 1)]
+
+
+def test_a_registry_that_does_not_answer_makes_the_run_incomplete_and_the_last_capture_stays(source: Source) -> None:
+    assert not source.back_up().schemas.changed
+    source.registry.login = "Bearer something"
+    report = source.back_up()
+    assert report.exit_code == EXIT_INCOMPLETE
+    (notice,) = [one for one in report.notices if one.kind == "registry"]
+    assert "401" in notice.message
+    assert "the last capture is of 2" in notice.message
+    with serving() as target:
+        source.restore(target, suffix="-later")
+        assert target.listing() == source.registry.listing()
+
+
+def test_spark_maps_ids_as_this_process_does_and_queries_decode_with_what_was_captured(
+    source: Source,
+    spark: Any,
+) -> None:
+    expected = read(source.cluster, source.topic, source.registry, source.topic)
+    on_spark = {"config": Config.model_validate({"spark": {"engine": "spark"}}), "session": spark}
+    with serving(RegistryDouble(first_id=70_000)) as target:
+        options: Any = {**source.place, "schema_registry": target.url, **on_spark}
+        assert maxbrod.restore(**options, suffix="-spark", remap_schemas=True).complete
+        assert read(source.cluster, f"{source.topic}-spark", target, source.topic) == expected
+        assert maxbrod.compare(**options, suffix="-spark").equal
+    # The registry itself may be gone by now.
+    sql = f"SELECT value.id, value.note FROM `{source.topic}` WHERE value IS NOT NULL ORDER BY offset"
+    found = maxbrod.query(source.archive, sql, session=spark, value=["confluent"], permissive=True).to_pylist()
+    by_prefix = [value for number, (_, _, value) in enumerate(expected[:COUNT]) if number % 3 < 2]
+    assert found == [{"id": value["id"], "note": value.get("note", "")} for value in by_prefix]
