@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from maxbrod.archive.selection import INT64_MAX
 from maxbrod.batch.columns import RECORD_SCHEMA, conform, number_column
 from maxbrod.batch.headers import NEWEST_MAGIC
 from maxbrod.catalog.rows import Gap, Segment, decode_rows, slice_of
 from maxbrod.layouts.reader import decode_committed, read_foreign, read_logs
+from maxbrod.model import INT64_MAX
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import Archive
