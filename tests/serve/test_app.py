@@ -169,6 +169,13 @@ def test_drills_checks_growth_replication_and_holds_are_shown(client: TestClient
     assert "In force" in text_of(client, f"{SHOP}/holds")
 
 
+def test_jobs_of_a_scheduler_are_shown_with_what_is_wrong(client: TestClient) -> None:
+    page = unescape(text_of(client, f"{SHOP}/jobs"))
+    assert "The scheduler on ops1 reported" in page
+    assert page.index("sweep") < page.index("nightly"), "what fails comes first"
+    assert "2 failures in a row. the store <did> not answer" in page
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [

@@ -35,6 +35,7 @@ PAGES = {
     "hostile topic": f"archives/shop/topic?{urlencode({'name': HOSTILE})}",
     "runs": "archives/shop/runs",
     "run": "archives/shop/run?id=latest",
+    "jobs": "archives/shop/jobs",
     "restore": "archives/shop/restore?topics=orders&plan=1",
     "retention": "archives/shop/retention?older_than=3d&compacted_too=1&keep_daily=5",
     "drills": "archives/shop/drills",

@@ -27,6 +27,7 @@ from maxbrod.restore.options import RestoreOptions
 from maxbrod.serve.pages.charts import TIME_COLUMNS, WIDTH, line_chart, offset_rects, over_time
 from maxbrod.serve.pages.command_lines import flags_of, prune_words, restore_words
 from maxbrod.serve.pages.frame import link, listed
+from maxbrod.serve.pages.jobs import jobs_view
 from maxbrod.serve.pages.proofs import drills_view, growth_view, replication_view
 from maxbrod.serve.pages.records import DecodedBytes, hex_lines, shown_bytes, visible
 from maxbrod.serve.pages.restore import form_of
@@ -36,6 +37,7 @@ from maxbrod.serve.pages.topic import ConfigSeen, history_view
 from maxbrod.serve.pages.topics import topic_lines, topics_view
 from maxbrod.serve.pages.wall import in_order_of_concern, wall_row
 from support.catalog_rows import gap, segment
+from support.shown_archives import schedule
 
 NOW_MS = 1_790_000_000_000
 HOUR_MS = 3_600_000
@@ -347,6 +349,17 @@ def test_replication_is_as_far_behind_as_the_last_heartbeat_says() -> None:
     assert view.lags[0].topic == "orders"
     nothing = replication_view((), [], {}, {}, now_ms=NOW_MS, stale_ms=1)
     assert (nothing.beat_ms, nothing.stale, nothing.lags) == (None, False, ())
+
+
+def test_a_silent_scheduler_runs_nothing_whatever_its_state_says() -> None:
+    state = schedule(NOW_MS)
+    running = {name: replace(job, running_since_ms=NOW_MS) for name, job in state.jobs.items()}
+    alive = jobs_view(replace(state, jobs=running), NOW_MS + 1)
+    assert (alive.silent, alive.lines[0].name, alive.lines[0].running_since_ms) == (False, "sweep", NOW_MS)
+    later = jobs_view(replace(state, jobs=running), NOW_MS + 3 * 24 * HOUR_MS)
+    assert later.silent
+    assert [(line.running_since_ms, line.next_ms) for line in later.lines] == [(None, None)] * 2
+    assert jobs_view(replace(state, instance=None), NOW_MS).silent
 
 
 def test_fates_of_topics_add_up_and_name_every_reason() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from maxbrod.archive.archive import Archive, Proof, ProofKind, open_for_writing, record_proof
 from maxbrod.archive.holds import add_hold
 from maxbrod.archive.knowledge import NOTHING, encode_carried
+from maxbrod.archive.numbered import NumberedDocuments
 from maxbrod.archive.snapshot_document import Snapshot, encode
 from maxbrod.batch.headers import walk
 from maxbrod.catalog.rows import SLICE_FIELDS, Gap, Row, Run, Segment
@@ -19,6 +20,8 @@ from maxbrod.kafka.state.cluster_state import Broker, ClusterState, CommittedOff
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.replicate.heartbeat import Heartbeat, write_heartbeat
+from maxbrod.schedule.state import JobOutcome, JobState, ScheduleState
+from maxbrod.storage.composed import SCHEDULE_FOLDER
 from support.native_logs import pack
 from support.plain_batches import Record
 
@@ -169,6 +172,8 @@ def make_shown(folder: Path, *, days: int = 12) -> ShownArchive:
         at_ms=now - 5000, instance="egress-1", cluster_id="shop", ends={p: e + 7 for p, e in made.ends.items()}
     )
     write_heartbeat(made.archive.storage, beat)
+    documents = NumberedDocuments(made.archive.storage, SCHEDULE_FOLDER)
+    documents.put(1, json.dumps(asdict(schedule(now))).encode())
     return made
 
 
@@ -224,6 +229,17 @@ def _payments(at: int) -> tuple[list[Record], list[Record]]:
     schemas = [Record(offset=0, timestamp=at, key=json.dumps(key).encode(), value=json.dumps(value).encode())]
     bodies = [struct.pack(">bI", 0, 7) + b"\x06eve\xd0\x0f", struct.pack(">bI", 0, 9) + b"\x06eve\xd0\x0f"]
     return [Record(offset=n, timestamp=at + n, key=b"p", value=body) for n, body in enumerate(bodies)], schemas
+
+
+def schedule(now: int) -> ScheduleState:
+    """A scheduler that is alive, with a job that ends well and one that does not."""
+    good = JobOutcome(slot_ms=now, started_ms=now - 9000, finished_ms=now - 5000, exit_code=0, verdict="complete")
+    bad = replace(good, exit_code=1, verdict="failed", error="the store <did> not answer", hint="look at it")
+    jobs = {
+        "nightly": JobState(verb="backup", since_ms=0, when="0 3 * * *", next_ms=now + DAY_MS).ended(good),
+        "sweep": JobState(verb="compact", since_ms=0, when="every 1h").ended(good).ended(bad).ended(bad),
+    }
+    return ScheduleState(instance="i", host="ops1", at_ms=now, takeover_ms=DAY_MS, started_ms=now, jobs=jobs)
 
 
 def _groups(made: ShownArchive) -> tuple[Group, ...]:

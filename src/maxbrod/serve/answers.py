@@ -34,9 +34,11 @@ from maxbrod.restore.functions import request_of
 from maxbrod.restore.options import RestoreOptions
 from maxbrod.restore.run import Restore
 from maxbrod.restore.state import others_interrupted
+from maxbrod.schedule.state import read_state
 from maxbrod.serve.pages import records as record_pages
 from maxbrod.serve.pages.charts import TIME_COLUMNS, OverTime, over_time
 from maxbrod.serve.pages.command_lines import prune_words, restore_words
+from maxbrod.serve.pages.jobs import JobsView, jobs_view
 from maxbrod.serve.pages.proofs import (
     DrillsView,
     GrowthView,
@@ -212,6 +214,12 @@ def run_of(volume: Volume, edition: Edition, parameters: Parameters) -> RunView:
     run_id = one_of(parameters, "id")
     report = edition.keep(("run", run_id), lambda: show_run(edition.archive, run_id, edition.lacking))
     return run_view(volume.slug, report)
+
+
+def jobs_of(edition: Edition) -> JobsView | None:
+    """None: no scheduler ever looked after the archive. Its state changes without a commit, so it is read each time."""
+    state = read_state(edition.archive.storage)
+    return None if state is None else jobs_view(state, now_ms())
 
 
 def restore_of(volume: Volume, edition: Edition, config: Config, parameters: Parameters) -> RestoreView:

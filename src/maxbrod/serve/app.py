@@ -86,6 +86,7 @@ class Dashboard:
             "/records.json": self.records_json,
             "/runs": self.runs,
             "/run": self.run,
+            "/jobs": self.jobs,
             "/restore": self.restore,
             "/retention": self.retention,
             "/drills": self.drills,
@@ -223,6 +224,10 @@ class Dashboard:
     def run(self, request: Request, volume: Volume, edition: Edition) -> Response:
         view = answers.run_of(volume, edition, _parameters(request))
         return self._show("run.html", volume=volume, edition=edition, section="runs", view=view)
+
+    def jobs(self, _: Request, volume: Volume, edition: Edition) -> Response:
+        view = answers.jobs_of(edition)
+        return self._show("jobs.html", volume=volume, edition=edition, section="jobs", view=view)
 
     def restore(self, request: Request, volume: Volume, edition: Edition) -> Response:
         view = answers.restore_of(volume, edition, self.shelf.config, _parameters(request))

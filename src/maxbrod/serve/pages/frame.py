@@ -16,6 +16,7 @@ SECTIONS: Final = (
     ("", "Overview"),
     ("topics", "Topics"),
     ("runs", "Runs"),
+    ("jobs", "Jobs"),
     ("restore", "Restore"),
     ("retention", "Retention"),
     ("drills", "Drills"),
@@ -23,8 +24,7 @@ SECTIONS: Final = (
     ("growth", "Growth"),
     ("holds", "Holds"),
 )
-"""The pages of an archive, in the order of the menu: the last part of their address, and their name. Jobs of a
-scheduler would be one more."""
+"""The pages of an archive, in the order of the menu: the last part of their address, and their name."""
 
 STATES: Final = {
     PromiseState.OK: ("good", "OK"),
