@@ -47,6 +47,7 @@ from maxbrod.replicate.options import EgressTreeOptions, IngressTreeOptions, Rep
 from maxbrod.restore.options import RestoreOptions
 from maxbrod.schedule.options import RunOptions
 from maxbrod.sections import JobConfig, MessagesConfig, SectionModel, demand_names, key, known_keys, suggestion
+from maxbrod.serve.options import ServeOptions
 from maxbrod.state.options import StateOptions
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -304,6 +305,7 @@ class Config(SectionModel):
         default_factory=dict, description="Further clusters that jobs can name. Each has the keys of kafka."
     )
     messages: MessagesConfig = MessagesConfig()
+    serve: ServeOptions = ServeOptions()
     replicate: ReplicateOptions = ReplicateOptions()
     egress_tree: EgressTreeOptions = EgressTreeOptions()
     ingress_tree: IngressTreeOptions = IngressTreeOptions()

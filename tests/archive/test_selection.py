@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.archive.selection import matches_nothing, select_topics
+from maxbrod.archive.selection import exact_word, matches_nothing, select_names, select_topics
 from maxbrod.errors import UsageError
 
 NAMES = {
@@ -102,3 +102,9 @@ def test_the_hint_names_what_was_probably_meant(word: str, hint: str) -> None:
     error = matches_nothing(word, NAMES)
     assert error.exit_code == 2
     assert hint in str(error.hint)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12))
+def test_an_exact_word_selects_its_topic_and_no_other(name: str) -> None:
+    others = {"orders", "a", f"{name}x", f"x{name}", "/", "*"} - {name}
+    assert select_names({name, *others}, [exact_word(name)]) == {name}

@@ -168,6 +168,7 @@ DOCUMENTS: Final = (
         report="convert.verb:ConvertReport",
     ),
     JsonDocument("compact", "The report of a compaction.", report="compact.report:CompactReport"),
+    JsonDocument("serve", "The report of a dashboard, when it has ended.", report="serve.report:ServeReport"),
     JsonDocument("mount", "The report of a mount, when it has ended.", report="mount.report:MountReport"),
     JsonDocument(
         "run",

@@ -41,6 +41,7 @@ from maxbrod.errors import (
 )
 from maxbrod.model import PartitionId, now_ms
 from maxbrod.storage.interface import Storage
+from maxbrod.text import human_time
 
 HOLD_COLUMNS: Final = (
     *("topic", "topic_id", "partition", "base_offset", "kind", "details"),
@@ -79,6 +80,15 @@ class Hold:
 
     def __str__(self) -> str:
         return f"hold {self.id} of {self.who}: {self.why}"
+
+    @property
+    def what(self) -> str:
+        """Its conditions in words."""
+        parts = [", ".join(self.topics) or "all topics"]
+        parts += [f"records from {human_time(self.since_ms)} on"] if self.since_ms is not None else []
+        parts += [f"records before {human_time(self.until_ms)}"] if self.until_ms is not None else []
+        parts += [f"as run {self.run_id} left it"] if self.run_id is not None else []
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

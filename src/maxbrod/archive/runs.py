@@ -77,15 +77,22 @@ class RunReport:
     topics: tuple[RunTopic, ...]
 
 
-def show_run(archive: Archive, run_id: str) -> RunReport:
-    """UsageError: no run has this id."""
+def show_run(archive: Archive, run_id: str, lacking: Collection[str] | None = None) -> RunReport:
+    """UsageError: no run has this id. `lacking`: what `lacking_runs` returns, if it was asked before."""
     run = find_run(archive.catalog.runs(), run_id)
     rows = archive.catalog.rows(columns=_COLUMNS, run_id=run.run_id)
-    return RunReport(archive=archive.url, run=summarise_run(run, lacking_runs(archive)), topics=_topics(rows))
+    lacking = lacking_runs(archive) if lacking is None else lacking
+    return RunReport(archive=archive.url, run=summarise_run(run, lacking), topics=_topics(rows))
 
 
-def list_runs(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None) -> list[RunSummary]:
-    """Oldest first. With `as_of`, only runs up to this one.
+def list_runs(
+    archive: Archive,
+    patterns: Sequence[str] = (),
+    *,
+    as_of: str | None = None,
+    lacking: Collection[str] | None = None,
+) -> list[RunSummary]:
+    """Oldest first. With `as_of`, only runs up to this one. `lacking`: as in `show_run`; not with patterns.
 
     With patterns, only those since the archive has one of these topics, and whether these can be restored.
     UsageError: there is no such run, or a pattern matches nothing.
@@ -93,7 +100,7 @@ def list_runs(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | No
     runs = archive.catalog.runs()
     until = len(runs) if as_of is None else runs.index(find_run(runs, as_of)) + 1
     if not patterns:
-        lacking = lacking_runs(archive)
+        lacking = lacking_runs(archive) if lacking is None else lacking
         return [summarise_run(run, lacking) for run in runs[:until]]
     newest = find_moment(archive.storage, runs, None).snapshot
     names = {} if newest is None else dict(newest.topics)

@@ -115,6 +115,13 @@ def nearest(word: str, known: Iterable[str], *, see: str = "see 'maxbrod ls'") -
     return did_you_mean(word.strip("/*"), names, most=3) or see
 
 
+def exact_word(name: str) -> str:
+    """The word that selects the topic of this name and no other, whatever letters it has."""
+    if name.startswith("/"):
+        return f"/{re.escape(name)}/"
+    return re.sub(r"[*?\[]", r"[\g<0>]", name)
+
+
 def matches_nothing(word: str, known: Iterable[str], *, what: str = "topic", whose: str = "the archive") -> UsageError:
     """The error for a name or pattern that matches none of the known names."""
     is_pattern = word.startswith("/") or _GLOB.search(word) is not None

@@ -75,7 +75,7 @@ def serving(
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415 - not for `--help`
 
     def answer(path: str, asked: str | None) -> tuple[int, str, bytes]:
-        if asked is not None and not _is_named(_name(asked), host, names):
+        if asked is not None and not is_named(host_name(asked), host, names):
             return 421, "text/plain", b"this is not the server of that name; see --metrics-name\n"
         if path == "/metrics":
             return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
@@ -123,21 +123,22 @@ def serving(
         thread.join()
 
 
-def _name(host: str) -> str:
+def host_name(host: str) -> str:
     """The name or address in a Host header, without its port."""
     found = re.fullmatch(r"\[(?P<address>[^\]]*)\](:\d*)?|(?P<name>[^:]*)(:\d*)?", host.strip())
     return "" if found is None else (found["address"] or found["name"] or "").rstrip(".").lower()
 
 
-def _is_named(name: str, bound: str, names: Collection[str]) -> bool:
+def is_named(name: str, bound: str, names: Collection[str]) -> bool:
+    """True if a server that is bound to an address, and has these names, may answer to this one."""
     if name in {"localhost", socket.gethostname().lower(), bound.lower(), *(known.lower() for known in names)}:
         return True
     # Only names can be pointed elsewhere. Elsewhere than on loopback, an address may be one of many, or of a gateway.
-    return _is_loopback(name) is True or (_is_loopback(name) is False and _is_loopback(bound) is not True)
+    return is_loopback(name) is True or (is_loopback(name) is False and is_loopback(bound) is not True)
 
 
-def _is_loopback(name: str) -> bool | None:
-    """None: it is no address."""
+def is_loopback(name: str) -> bool | None:
+    """True if an address is of this machine alone; None: it is no address."""
     try:
         return ip_address(name).is_loopback
     except ValueError:

@@ -52,6 +52,7 @@ _GROUPS: Final = {
     },
     "Look": {
         "status": "maxbrod.inspect.cli:status",
+        "serve": "maxbrod.serve.cli:serve",
         "ls": "maxbrod.inspect.cli:ls",
         "show": "maxbrod.inspect.cli:show",
         "state": "maxbrod.state.cli:state",

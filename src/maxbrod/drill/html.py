@@ -40,6 +40,7 @@ _WIDTH, _HEIGHT = 760, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 90, 20, 40, 56
 _GOOD, _BAD = "#15803d", "#b91c1c"
 TITLE: Final = "Drills of this archive"
+TREND_HEADINGS: Final = ("ended", "verdict", ">partitions", ">records", ">restore", ">records/s")
 
 
 def render(document: Mapping[str, Any], proofs: Sequence[Proof] = ()) -> str:
@@ -243,8 +244,7 @@ def trend_section(proofs: Sequence[Proof]) -> str:
         return ""
     measured = [(drill, speed) for drill in drills if (speed := speed_of(drill)) is not None]
     picture = _picture(measured) if len(measured) > 1 else "<p>A trend needs two drills that restored records.</p>"
-    headings = ["ended", "verdict", ">partitions", ">records", ">restore", ">records/s"]
-    return _table(TITLE, headings, [_trend_row(drill) for drill in reversed(drills)], above=picture)
+    return _table(TITLE, TREND_HEADINGS, [trend_cells(drill) for drill in reversed(drills)], above=picture)
 
 
 def speed_of(proof: Proof) -> float | None:
@@ -298,7 +298,8 @@ def _trend_mark(x: float, y: float, proof: Proof, speed: float) -> str:
     return f'<rect x="{x - 4}" y="{y - 4}" width="8" height="8" fill="{_BAD}">{told}</rect>'
 
 
-def _trend_row(proof: Proof) -> list[object]:
+def trend_cells(proof: Proof) -> list[str]:
+    """One drill as a line under `TREND_HEADINGS`."""
     details, speed = proof.details, speed_of(proof)
     tried, known = details.get("partitions"), details.get("partitions_known")
     records, took = details.get("records"), details.get("restore_s")

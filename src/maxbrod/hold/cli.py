@@ -72,7 +72,7 @@ def list_(call: Call[HoldOptions]) -> None:
             released = (
                 hold.released and f"{human_time(hold.released.at_ms)} by {hold.released.who}: {hold.released.why}"
             )
-            shown.add_row(hold.id, human_time(hold.at_ms), hold.who, _what(hold), hold.why, released or "")
+            shown.add_row(hold.id, human_time(hold.at_ms), hold.who, hold.what, hold.why, released or "")
         out.print(shown)
     print_line(f"{counted(sum(hold.released is None for hold in holds), 'hold', 'is', 'are')} in force")
 
@@ -92,7 +92,7 @@ def _show(call: Call[HoldOptions], hold: Hold, now: str) -> None:
     if call.as_json:
         print_json(asdict(hold))
     else:
-        print_line(f"hold {hold.id} {now}: {_what(hold)}")
+        print_line(f"hold {hold.id} {now}: {hold.what}")
 
 
 def _open(call: Call[HoldOptions], *, write: bool = True) -> Archive:
@@ -117,11 +117,3 @@ def _why(options: HoldOptions) -> str:
     if not options.why:
         raise UsageError("--why is missing", hint="say why, for those who find the hold in years: --why TEXT")
     return options.why
-
-
-def _what(hold: Hold) -> str:
-    parts = [", ".join(hold.topics) or "all topics"]
-    parts += [f"records from {human_time(hold.since_ms)} on"] if hold.since_ms is not None else []
-    parts += [f"records before {human_time(hold.until_ms)}"] if hold.until_ms is not None else []
-    parts += [f"as run {hold.run_id} left it"] if hold.run_id is not None else []
-    return "; ".join(parts)

@@ -20,6 +20,7 @@ from maxbrod.catalog.schema import Kind
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import AnyCatalog, Archive
+    from maxbrod.archive.look import ArchiveLook
 
 
 _COLUMNS: Final = (
@@ -88,10 +89,15 @@ class TopicListing:
     """The number of faults in another tool's archive by which records are lost: they are not listed."""
 
 
-def list_topics(archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None) -> TopicListing:
-    """Topics by name; also empty ones, if the last backup saw them. UsageError: a pattern matches nothing."""
-    runs = archive.catalog.runs()
-    moment = find_moment(archive.storage, runs, as_of)
+def list_topics(
+    archive: Archive, patterns: Sequence[str] = (), *, as_of: str | None = None, look: ArchiveLook | None = None
+) -> TopicListing:
+    """Topics by name; also empty ones, if the last backup saw them. UsageError: a pattern matches nothing.
+
+    `look`: a look at the archive as of the same run, if there has been one.
+    """
+    runs = archive.catalog.runs() if look is None else look.runs
+    moment = find_moment(archive.storage, runs, as_of) if look is None else look.moment
     snapshot = moment.snapshot
     # Those of the snapshot, with or without rows.
     known = Counter(partition.topic_id for partition in (() if snapshot is None else snapshot.ends))

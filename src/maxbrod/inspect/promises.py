@@ -258,7 +258,7 @@ def _recovery_time(facts: ArchiveFacts, wanted: StatusOptions) -> Iterator[Promi
         yield _failed(name, f"{text}, wanted within {human_age(wanted.recovery_time * 1000)}")
 
 
-def _daily_growth(facts: ArchiveFacts) -> float | None:
+def daily_growth(facts: ArchiveFacts) -> float | None:
     """Bytes added in a day; None if no run has added any lately."""
     since = facts.now_ms - GROWTH_DAYS * _DAY_MS
     recent = [size for at, size in facts.grown if at >= since]
@@ -277,7 +277,7 @@ def _room(facts: ArchiveFacts) -> Iterator[Promise]:
     if facts.free_bytes < _ROOM_MIN:
         yield _failed("room", f"{text}: the disk is full", hint, exit_code=EXIT_FAILED)
         return
-    growth = _daily_growth(facts)
+    growth = daily_growth(facts)
     if growth and facts.free_bytes < growth * ROOM_DAYS:
         yield _warn("room", f"{text}: {facts.free_bytes / growth:,.1f} days at the present growth", hint)
         return
@@ -286,7 +286,7 @@ def _room(facts: ArchiveFacts) -> Iterator[Promise]:
 
 def _size(facts: ArchiveFacts, price: float | None) -> Promise:
     words = [f"{human_bytes(facts.bytes)} in {counted(facts.segments, 'segment')}"]
-    growth = _daily_growth(facts)
+    growth = daily_growth(facts)
     if growth is not None:
         words.append(f"{human_bytes(growth)} a day added lately")
     if price is not None:

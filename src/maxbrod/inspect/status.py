@@ -68,16 +68,20 @@ def status_of(
         archive = open_archive(url, storage, layout=layout, groups=False)
         promises = judge(gather(archive, now_ms()), options, price)
     except MaxbrodError as error:
-        failed = Promise(
-            name="archive",
-            state=PromiseState.FAILED,
-            text=f"it cannot be read: {error.message}",
-            hint=error.hint,
-            exit_code=error.exit_code,
-        )
-        return ArchiveStatus(archive=url, promises=(failed,), exit_code=error.exit_code)
+        return ArchiveStatus(archive=url, promises=(unreadable(error),), exit_code=error.exit_code)
     return ArchiveStatus(
         archive=archive.url, promises=tuple(promises), exit_code=exit_code_of(promises, strict=options.strict)
+    )
+
+
+def unreadable(error: MaxbrodError) -> Promise:
+    """The only promise of an archive that cannot be read."""
+    return Promise(
+        name="archive",
+        state=PromiseState.FAILED,
+        text=f"it cannot be read: {error.message}",
+        hint=error.hint,
+        exit_code=error.exit_code,
     )
 
 

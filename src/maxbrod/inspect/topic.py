@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from maxbrod.archive.knowledge import Known
-from maxbrod.archive.selection import Incarnation, incarnations_in, matches_nothing, newest_ids
-from maxbrod.archive.snapshots import Moment, find_moment
+from maxbrod.archive.look import ArchiveLook, look_at
+from maxbrod.archive.selection import Incarnation, matches_nothing, newest_ids
+from maxbrod.archive.snapshots import Moment
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.errors import UsageError
 from maxbrod.inspect.listing import GenerationSummary, summarise_generations
@@ -117,12 +118,16 @@ def show_topic(
     partition: int | None = None,
     as_of: str | None = None,
     topic_id: str | None = None,
+    look: ArchiveLook | None = None,
 ) -> TopicDescription:
-    """The newest incarnation of a topic, or that of `topic_id`. UsageError: it does not exist."""
-    moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
+    """The newest incarnation of a topic, or that of `topic_id`. UsageError: it does not exist.
+
+    `look`: a look at the archive as of the same run, if there has been one.
+    """
+    look = look or look_at(archive, as_of)
+    moment, archived = look.moment, look.incarnations
     snapshot = moment.snapshot
     names = {} if snapshot is None else snapshot.topics
-    archived = incarnations_in(archive.catalog.topics(as_of=moment.ends, revisions=moment.revisions))
     born = {
         incarnation.topic_id: incarnation.first_written_at for incarnation in archived if incarnation.topic == topic
     }
@@ -307,7 +312,7 @@ _UNKNOWN: Final = ("~", "red")
 def coverage_bar(spans: Sequence[Span], width: int) -> Text:
     """Each cell shows what most of its offsets are; but a problem shows even if it is a single offset."""
     bar = Text(no_wrap=True)
-    for cover in _cells(spans, width):
+    for cover in cells_of(spans, width):
         letter, style = MARKS.get(cover, _UNKNOWN)
         bar.append(letter, style)
     return bar
@@ -323,7 +328,8 @@ def legend(spans: Iterable[Span]) -> Text:
     return line
 
 
-def _cells(spans: Sequence[Span], width: int) -> list[str]:
+def cells_of(spans: Sequence[Span], width: int) -> list[str]:
+    """The cover of each of `width` ranges of the same size, or fewer: no cell has less than one offset."""
     if not spans:
         return []
     first, end = spans[0].first_offset, spans[-1].end_offset

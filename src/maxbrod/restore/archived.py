@@ -23,12 +23,13 @@ from maxbrod.catalog.rows import Run, Segment, decode_rows, slice_of
 from maxbrod.check.objects import check_objects
 from maxbrod.check.problems import Problem, ProblemKind
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError, MaxbrodError
+from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.layouts.foreign import Survey
 from maxbrod.layouts.kafka.format import Slice
 from maxbrod.layouts.reader import read_logs
 from maxbrod.model import INT64_MAX, PartitionId, TopicPartition, now_ms
 from maxbrod.restore.plan.mapping import build_map, decode_map, encode_map
-from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind
+from maxbrod.restore.plan.obstacles import Obstacle, ObstacleKind, in_order
 from maxbrod.restore.plan.plan import RestorePlan, SourceArchive, plan_restore, sources_of
 from maxbrod.restore.plan.request import Chosen, OffsetsMode, RestoreRequest, choose_incarnations
 from maxbrod.restore.plan.sources import SOURCE_COLUMNS, Source, UnreadableRange, revisions_of, sound_part
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from maxbrod.work.executor import Executor
     from maxbrod.work.work import Work
 
+_OF_TARGET: Final = frozenset({ObstacleKind.RIGHT_UNKNOWN, ObstacleKind.PERMISSION, ObstacleKind.BROKERS})
+"""Kinds of obstacles that only a cluster knows."""
 _HINT: Final = "see 'maxbrod check'; or restore without what is lost: say --accept-gaps"
 
 
@@ -158,6 +161,29 @@ def plan_archived(
         revisions=archived.revisions,
         had=None if staged else archived.had,
     )
+
+
+def plan_into_empty(archive: Archive, request: RestoreRequest) -> RestorePlan:
+    """Plan as if the cluster had as many brokers as the one that was backed up, and none of the topics.
+
+    No cluster is asked. So the plan says what the archive gives, and nothing about what may stand in the way there.
+    """
+    archived = look_at_archive(archive, request)
+    backed_up = archived.moment.cluster
+    nothing = ClusterState(
+        cluster_id=None,
+        taken_at_ms=now_ms(),
+        brokers=() if backed_up is None else backed_up.brokers,
+        topics=(),
+        acls=(),
+        quotas=(),
+        users=(),
+        groups=(),
+        gaps=(),
+    )
+    plan = plan_archived(archived, request, TargetState(cluster=nothing), restore_id="")
+    obstacles = (*plan.obstacles, *archived.obstacles(accepted=request.accept_gaps))
+    return replace(plan, obstacles=in_order(obstacle for obstacle in obstacles if obstacle.kind not in _OF_TARGET))
 
 
 def looking_back(

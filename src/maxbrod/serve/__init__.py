@@ -1,0 +1,1 @@
+"""A dashboard of archives in a browser: it observes, and changes nothing."""
