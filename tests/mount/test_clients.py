@@ -12,7 +12,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from maxbrod.sandbox.surgery import compact
-from maxbrod.sandbox.topics import create_topic, delete_topic
+from maxbrod.sandbox.topics import create_topic, delete_topic, set_topic_config
 from maxbrod.sandbox.traffic import produce_transaction
 from support.backups import back_up, config_of
 from support.client_readers import (
@@ -75,6 +75,8 @@ def stage(
     create_topic(cluster, HOLES, config=COMPACTED)
     write_keys(cluster, HOLES, 200, turn=1)
     compact(cluster, HOLES)
+    # From here on the source must stay as it is: it is read after the backup.
+    set_topic_config(cluster, HOLES, {"min.compaction.lag.ms": str(10**12), "segment.ms": str(10**9)})
     write_keys(cluster, HOLES, 30, turn=2)
     assert back_up(config_of(cluster, url, TOPIC, HOLES)).complete
     read = java_reader(java)

@@ -518,6 +518,8 @@ def test_verify_finds_what_is_not_as_in_the_archive(
     with comparing_without_spark():
         (found,) = command.json("replicate", "verify")["partitions"]
         assert (found["equal"], found["source_records"]) == (True, 100), "the ten that have not arrived do not count"
+        unknown = command.json("replicate", "verify", "--topic", f"{topic}s", exits=3)
+        assert unknown["unmatched"] == [f"{topic}s"], "a named topic that was not compared is never proven"
         produce(cluster, topic + SUFFIX, numbered(10, first=500))
         command.json("replicate", "verify", exits=3)
         command.json("replicate", "verify", "--range", f"{topic}:0:20..90")

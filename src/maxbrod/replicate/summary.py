@@ -196,6 +196,8 @@ def print_verification(found: Verification, *, quiet: bool) -> None:
 
 
 def print_uncompared(found: Verification) -> None:
+    for word in found.unmatched:
+        print_line_to_err(unmatched_line(word))
     for each in found.uncompared:
         print_line_to_err(
             f"{each.where}  offsets {each.first} to {each.end} (exclusive) are not on both sides: not compared"

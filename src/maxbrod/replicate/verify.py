@@ -47,16 +47,19 @@ class Verification(Report):
     """Offsets of the source."""
     uncompared: tuple[OffsetRange, ...] = ()
     """Ranges that were asked for, and that the mirror or the archive does not have."""
+    unmatched: tuple[str, ...] = ()
+    """Names and patterns of topics that the archive does not have."""
 
     @property
     def exit_code(self) -> int:
         code = EXIT_DONE if self.report is None else self.report.exit_code
-        return code or (EXIT_INCOMPLETE if self.uncompared else EXIT_DONE)
+        return code or (EXIT_INCOMPLETE if self.uncompared or self.unmatched else EXIT_DONE)
 
     def as_dict(self) -> dict[str, Any]:
         compared = {"partitions": []} if self.report is None else self.report.as_dict()
         uncompared = [{**asdict(each.where), "first": each.first, "end": each.end} for each in self.uncompared]
-        return {**compared, "uncompared": uncompared, "exit_code": self.exit_code}
+        lacking = {"uncompared": uncompared, "unmatched": list(self.unmatched)}
+        return {**compared, **lacking, "exit_code": self.exit_code}
 
 
 def verify(config: Config, *, session: Session | None = None, on_progress: OnProgress = silent) -> Verification:
@@ -75,9 +78,10 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
         else:
             extents = log_extents(view.client, [each.where for each in there], config.patience)
             ranges = ranges_to_verify([(each, mirrored_extent(each, extents[each.where])) for each in there], asked)
+        unmatched = tuple(view.unmatched)
     uncompared = tuple(find_uncompared(asked, ranges))
     if not ranges:
-        return Verification(report=None, ranges=(), uncompared=uncompared)
+        return Verification(report=None, ranges=(), uncompared=uncompared, unmatched=unmatched)
     request = CompareRequest(
         selection=RestoreRequest(
             topics=tuple(sorted({each.where.topic for each in ranges})),
@@ -91,7 +95,8 @@ def verify(config: Config, *, session: Session | None = None, on_progress: OnPro
         Work(config, session=session, on_progress=on_progress) as work,
         Comparison(work, request, brought=logs) as comparison,
     ):
-        return Verification(report=comparison.run(), ranges=tuple(ranges), uncompared=uncompared)
+        report = comparison.run()
+    return Verification(report=report, ranges=tuple(ranges), uncompared=uncompared, unmatched=unmatched)
 
 
 def mirrored_extent(each: MirroredPartition, log: LogExtent) -> LogExtent:
