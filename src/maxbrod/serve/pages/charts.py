@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -206,12 +206,12 @@ def _gap_rects(
 
 def time_ticks(first_ms: int, end_ms: int, count: int = 4) -> tuple[Tick, ...]:
     """Labels of an axis of time, both ends among them."""
-    to = "day" if end_ms - first_ms > count * 2 * 86_400_000 else "minute"
+    span = end_ms - first_ms
+    to: Literal["day", "minute", "second"] = "second" if span < count * 60_000 else "minute"
+    if span > count * 2 * 86_400_000:
+        to = "day"
     return tuple(
-        Tick(
-            x=_unit(place, count),
-            label=human_time(first_ms + (end_ms - first_ms) * place // count, to=to),  # type: ignore[arg-type]
-        )
+        Tick(x=_unit(place, count), label=human_time(first_ms + span * place // count, to=to))
         for place in range(count + 1)
     )
 
