@@ -173,7 +173,8 @@ class Volume:
         pa.default_memory_pool().release_unused()
         fresh.facts = gather(archive if old is not None else self._opened(), now_ms())
         pa.default_memory_pool().release_unused()
-        _ = fresh.listing, fresh.lags, fresh.runs
+        # The snapshot too: otherwise the first page of a topic would wait for it.
+        _ = fresh.look, fresh.listing, fresh.lags, fresh.runs
         self.edition = fresh
         self._made_s, self._took_s = time.monotonic(), time.monotonic() - now_s
 
