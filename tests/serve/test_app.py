@@ -149,6 +149,12 @@ def test_the_planner_gives_the_command_and_the_plan_of_exactly_what_was_asked(cl
     assert "yesterday" in wrong
 
 
+def test_a_plan_of_too_much_is_refused_before_it_is_made(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maxbrod.serve.answers._PLANNED_SEGMENTS", 10)
+    assert "is not made here" in text_of(client, f"{SHOP}/restore", topics="o*", suffix="x", plan=1)
+    assert "is not made here" not in text_of(client, f"{SHOP}/restore", topics="payments", suffix="x", plan=1)
+
+
 def test_the_simulator_says_what_goes_what_stays_and_why(client: TestClient) -> None:
     page = unescape(text_of(client, f"{SHOP}/retention", older_than="3d", compacted_too=1, keep_daily=5))
     assert "maxbrod prune" in page

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from maxbrod.archive.holds import Hold, read_holds
 from maxbrod.archive.knowledge import knowledge_of
 from maxbrod.archive.runs import show_run
-from maxbrod.archive.selection import parse_time_ms
+from maxbrod.archive.selection import parse_time_ms, select_topics
 from maxbrod.archive.snapshots import UNREADABLE, read_snapshot
 from maxbrod.archive.upkeep import read_clocks
 from maxbrod.config import complaints, lay_over
@@ -74,6 +74,7 @@ _HISTORY_S: Final = 10.0
 """A snapshot of a large cluster takes a second to read."""
 _SIMULATED_SEGMENTS: Final = 200_000
 """Beyond this, only the present is simulated: the rows are read once for each time."""
+_PLANNED_SEGMENTS: Final = 1_000_000
 _LINK_S: Final = 30
 
 
@@ -267,10 +268,24 @@ def _laid_over(options: Any, given: Mapping[str, Any]) -> Any:  # noqa: ANN401 -
 
 def _plan(volume: Volume, edition: Edition, config: Config, options: RestoreOptions, *, asks: bool) -> PlannedRestore:
     request = request_of(options)
+    _demand_bounds(edition, options)
     if not asks:
         return planned(plan_into_empty(edition.archive, request))
     with Work(config.model_copy(update={"archive": volume.url})) as work, Restore(work, request) as restore:
         return planned(restore.plan())
+
+
+def _demand_bounds(edition: Edition, options: RestoreOptions) -> None:
+    """UsageError: a plan of so much, with all that is lost of it, may need more memory than a dashboard should."""
+    topics = edition.listing.topics
+    names = dict.fromkeys((topic.topic for topic in topics), False)
+    chosen = set(select_topics(names, options.topics, options.exclude, internal=True).chosen)
+    segments = sum(topic.segments for topic in topics if topic.topic in chosen)
+    if segments > _PLANNED_SEGMENTS:
+        raise UsageError(
+            f"these topics have {segments:,} segments, and a plan of more than {_PLANNED_SEGMENTS:,} is not made here",
+            hint="choose fewer topics; or run the command as a dry run",
+        )
 
 
 def retention_of(volume: Volume, edition: Edition, parameters: Parameters) -> RetentionView:
