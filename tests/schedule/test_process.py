@@ -79,15 +79,15 @@ def test_a_slot_is_begun_once_whatever_ends_the_scheduler(cluster: Cluster, topi
         "live": {"verb": "backup", "every": "2s"},
         "bad": {"verb": "check", "every": "1s", "archive": str(tmp_path / "nothing")},
     }
-    file = write(tmp_path / "maxbrod.yaml", jobs=jobs, **kafka)
-    # Two jobs, one of which fails; ended in order while the other goes on.
+    following = {"verb": "backup", "archive": str(tmp_path / "followed"), "options": {"follow": True, "every": "1s"}}
+    file = write(tmp_path / "maxbrod.yaml", jobs={**jobs, "follower": following}, **kafka)
+    # Three jobs, of which one fails and one follows; ended in order while the others go on.
     with started(file, "--json") as process:
-        eventually(
-            lambda: len(state_of(archive).jobs) == 2 and all(job.last for job in state_of(archive).jobs.values())
-        )
+        eventually(lambda: [bool(job.last) for job in state_of(archive).jobs.values()] == [True] * 3)
         process.send_signal(signal.SIGTERM)
         first = lines_of(process)
-    assert {line["job"]: line["exit_code"] for line in first} == {"live": 0, "bad": 2}
+    assert {line["job"]: line["exit_code"] for line in first} == {"live": 0, "bad": 2, "follower": 0}
+    assert end_offsets(tmp_path / "followed") == {0: 200}
     assert state_of(archive).instance is None
     # Killed in the middle of a slot: a rate that the records cannot be read with in time.
     produce(cluster, topic, numbered(2000, first=200))
@@ -109,8 +109,12 @@ def test_a_slot_is_begun_once_whatever_ends_the_scheduler(cluster: Cluster, topi
     verdicts = [outcome.verdict for outcome in state_of(archive).jobs["live"].recent]
     assert INTERRUPTED in verdicts
     # What the killed run had not committed, the next slot has archived.
+    assert end_offsets(archive) == {0: 2200}
+
+
+def end_offsets(archive: Path) -> dict[int, int]:
     positions = open_archive(str(archive)).catalog.positions()
-    assert {place.partition: found.end_offset for place, found in positions.items()} == {0: 2200}
+    return {place.partition: found.end_offset for place, found in positions.items()}
 
 
 def ended_well(archive: Path, slot: int | None) -> bool:
