@@ -18,6 +18,7 @@ from maxbrod.mount.broker import Door
 from maxbrod.mount.cache import ChunkCache, ChunkKey
 from maxbrod.mount.chunks import ChunkPlace, ServedChunk
 from maxbrod.mount.fetch import Fetcher
+from maxbrod.mount.loads import LoadBudget
 from maxbrod.mount.node_parts import NodeParts, open_archives
 from maxbrod.mount.view import ServedNode, node_id
 from maxbrod.storage.local import LocalStorage
@@ -48,6 +49,27 @@ def test_memory_is_bounded_whatever_is_read() -> None:
         cache.get(key(number), reader=number % 2)
         assert cache.bytes <= 10 * SIZE
     assert len(cache) >= 8
+
+
+def test_loads_under_way_hold_a_bounded_part_of_memory_however_many_ask() -> None:
+    held: list[int] = []
+    seen: list[list[int]] = []
+
+    async def load(budget: LoadBudget, size: int) -> None:
+        async with budget.of(size):
+            held.append(size)
+            seen.append([*held])
+            await asyncio.sleep(0.001)
+            held.remove(size)
+
+    async def load_all() -> None:
+        budget = LoadBudget(100)
+        await asyncio.gather(*(load(budget, size) for size in [40, 40, 40, 250, 10, *[30] * 20]))
+
+    asyncio.run(load_all())
+    assert len(seen) == 25, "every load is done"
+    assert all(sum(sizes) <= 100 or sizes == [250] for sizes in seen)
+    assert max(map(len, seen)) >= 3, "several at once"
 
 
 def test_a_reader_that_catches_up_does_not_displace_what_several_readers_want() -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,8 @@ RETRY_S: Final = 5.0
 """How long an error stands before the store is asked again."""
 _AHEAD: Final = 4
 """Chunks that are loaded ahead of a reader from a store that is far away."""
+_COPIES: Final = 3
+"""What a load holds at most of its bytes at once: as the store sent them, joined, and cut into chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,32 @@ class ToLoad:
     place: ChunkPlace
 
 
+class LoadBudget:
+    """The bytes that loads under way may hold together. A load that is larger than all of it runs alone."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._room = asyncio.Condition()
+
+    @asynccontextmanager
+    async def of(self, size: int) -> AsyncIterator[None]:
+        async with self._room:
+            await self._room.wait_for(lambda: not self._bytes or self._bytes + size <= self._bytes_max)
+            self._bytes += size
+        try:
+            yield
+        finally:
+            async with self._room:
+                self._bytes -= size
+                self._room.notify_all()
+
+
 class ChunkLoader:
     def __init__(self, cache: ChunkCache, *, threads: int) -> None:
         self.cache = cache
+        # Readers at many places would otherwise fill a thread each with the way from the start of a log to theirs.
+        self._budget = LoadBudget(cache.bytes_max // 2)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="mount")
         self._loads: dict[ChunkKey, asyncio.Task[None]] = {}
         self._topics: dict[str, asyncio.Future[Any]] = {}
@@ -166,7 +192,8 @@ class ChunkLoader:
         began = time.monotonic()
         self.requests += count
         try:
-            loaded: Loaded = await loop.run_in_executor(self._pool, explored.source.load, place, reached, count)
+            async with self._budget.of(_COPIES * count * CHUNK_BYTES):
+                loaded: Loaded = await loop.run_in_executor(self._pool, explored.source.load, place, reached, count)
         except MaxbrodError as error:
             self._fail(explored, place, error)
             if isinstance(error, ObjectNotFoundError):
