@@ -32,8 +32,8 @@ def test_a_topic_that_cannot_be_read_never_keeps_its_neighbours_out_of_the_archi
     Ledger().write(cluster, denied, 40)
     its_id = topic_id(cluster, denied)
 
-    def deny(frame: Any) -> FetchAnswer:
-        answer = read_answer(frame)
+    def deny(frame: Any, names: Any) -> FetchAnswer:
+        answer = read_answer(frame, names)
         partitions = {
             key: replace(found, error_code=code, records=found.records[:0]) if key[0] == its_id else found
             for key, found in answer.partitions.items()

@@ -115,7 +115,7 @@ def test_the_commands_of_units_and_manifests_are_ones_that_maxbrod_takes(words: 
 
 
 def test_there_are_commands_to_try() -> None:
-    assert (len(containers()), len(started())) == (2, 3)
+    assert (len(containers()), len(started())) == (2, 4)
 
 
 def test_the_configuration_of_the_manifests_is_valid() -> None:

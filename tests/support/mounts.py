@@ -164,7 +164,7 @@ def partitions_of(response: FetchResponse) -> dict[tuple[str, int], Any]:
 
 def read_all(client: RawClient, where: tuple[str, int], offset: int, *, version: int = 12, **limits: Any) -> bytes:
     """Every batch from an offset to the end of the log, fetched as a consumer does it."""
-    found, wait_ms = bytearray(), 30_000
+    found, wait_ms = bytearray(), 1_000
     while True:
         request = fetch_request({where: offset}, wait_ms=wait_ms, **limits)
         answer = partitions_of(client.ask(request, version))[where]
