@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_key import ApiKey
-from kafka.protocol.api_message import ApiMessage
 
 from maxbrod.errors import CorruptDataError
+from maxbrod.kafka.wire.messages import message_class
 from maxbrod.mount.coordinator import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 
 Message: TypeAlias = Any
@@ -28,18 +28,14 @@ _DIGITS_MAX: Final = 5
 """Bytes of a number of 32 bits, 7 bits in each."""
 
 
-def _own(name: str) -> Message:
-    """A class of a message that kafka-python lacks, or has in older versions only."""
-    return type(ApiMessage)(name, (ApiMessage,), {"__module__": __name__}, load_json="maxbrod.kafka.wire.messages")
-
-
 _OWN: Final = {
-    f"{name}{kind}": _own(f"{name}{kind}")
+    f"{name}{kind}": message_class(f"{name}{kind}")
     for name in ("GetTelemetrySubscriptions", "PushTelemetry")
     for kind in ("Request", "Response")
 }
-# Not its response, which has the form of version 4: kafka-python's own clients would take ours for theirs.
-_OWN["ApiVersionsRequest"] = _own("ApiVersionsRequest")
+# The library has older versions only. Not its response, which has the form of version 4: kafka-python's own clients
+# would take ours for theirs.
+_OWN["ApiVersionsRequest"] = message_class("ApiVersionsRequest")
 
 
 def _classes() -> dict[str, Message]:

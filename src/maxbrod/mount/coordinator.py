@@ -17,29 +17,19 @@ from uuid import uuid4
 
 from kafka.protocol.admin import DeleteGroupsResponse, DescribeGroupsResponse, ListGroupsResponse
 from kafka.protocol.api_key import ApiKey
-from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
 from maxbrod.kafka.wire.connection import Message
 from maxbrod.kafka.wire.error_codes import Code
+from maxbrod.kafka.wire.messages import message_pair
 from maxbrod.mount.group_offsets import GroupOffsets
 from maxbrod.mount.journal import CommitJournal
 from maxbrod.mount.members import GroupLimits, GroupMember, GroupState, JoinEvent, JoinReply, SyncReply
 from maxbrod.mount.membership import Membership
 from maxbrod.mount.positions import PROTOCOL_TYPE, Positions
 
-_MESSAGES: Final = {
-    kind: type(ApiMessage)(
-        f"ConsumerGroupDescribe{kind}",
-        (ApiMessage,),
-        {"__module__": __name__},
-        load_json="maxbrod.kafka.wire.messages",
-    )
-    for kind in ("Request", "Response")
-}
-ConsumerGroupDescribeRequest: Final = _MESSAGES["Request"]
-ConsumerGroupDescribeResponse: Final = _MESSAGES["Response"]
+ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse = message_pair("ConsumerGroupDescribe")
 
 KEYS: Final[Mapping[int, tuple[int, int]]] = {
     ApiKey.OffsetCommit: (0, 9),  # from 10 on topics have ids, and those of a mount need not

@@ -41,7 +41,7 @@ class GroupOffsets:
         return group_id in self.positions.groups or group_id in self._journal.state.offsets
 
     def protocol_type(self, group_id: str) -> str:
-        """Of a group without members: the archive's; none for one that only stores offsets here."""
+        """The archive's type for a group without members; empty for one that only stores offsets here."""
         return self.positions.protocol_types.get(group_id, "")
 
     def held(self, group_id: str) -> dict[PositionKey, HeldOffset]:

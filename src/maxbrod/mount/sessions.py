@@ -14,7 +14,7 @@ from uuid import UUID
 
 SESSIONS_MAX: Final = 10_000
 _PARTITIONS_MAX: Final = 2_000_000
-"""Of all sessions together."""
+"""The limit for all sessions together."""
 NO_SESSION: Final = 0
 FULL: Final = 0
 """The epoch of a request that opens a session."""

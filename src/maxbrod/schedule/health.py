@@ -27,7 +27,7 @@ class ScheduleHealth(Health):
         self._job_stall_s = stall_s
         self.runs: tuple[JobRun, ...] = ()
         self.jobs: Mapping[str, JobState] = {}
-        """Of the jobs that are enabled."""
+        """The states of enabled jobs."""
         self.problems: tuple[str, ...] = ("the archive's lease was not looked at yet",)
         """What is wrong with the scheduler itself: why it runs no jobs, or not as the file says."""
 

@@ -40,7 +40,7 @@ _FILLS: Final = frozenset({"backup", "replicate egress"})
 _CHANGES: Final = frozenset({"compact", "gc", "prune"})
 """One of these at a time rewrites an archive or takes something away."""
 _METRICS: Final = {"metrics_port": None, "metrics_file": None}
-"""Of a section, these are for the command. A scheduler has its own; a job may still have them in its options."""
+"""Settings of a section that are for the command. A scheduler has its own; a job may still have them in its options."""
 _NATIVE: Final = frozenset({None, "kafka"})
 
 

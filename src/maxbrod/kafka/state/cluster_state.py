@@ -215,7 +215,7 @@ class Group:
     protocol_type: str
     offsets: tuple[CommittedOffset, ...] | None
     topology: tuple[Subtopology, ...] | None = None
-    """Of a streams group; None if it is of another type, or its coordinator does not know."""
+    """The parts of a streams group; None for other types, or if the coordinator does not know."""
 
     def __post_init__(self) -> None:
         if self.offsets is not None:

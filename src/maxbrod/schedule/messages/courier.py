@@ -16,7 +16,7 @@ _LOG: Final = logging.getLogger(__name__)
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 300.0
 _QUEUED_MAX: Final = 100
-"""Of a channel that does not answer for days, the oldest deliveries are dropped."""
+"""The oldest deliveries are dropped beyond this, if a channel does not answer for days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

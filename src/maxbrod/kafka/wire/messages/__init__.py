@@ -12,8 +12,8 @@ from kafka.protocol.api_message import ApiMessage
 
 def message_pair(name: str, package: str = __name__) -> tuple[Any, Any]:
     """The classes of a request and of its response. Keep both: kafka-python refers weakly to that of a response."""
-    request, response = (
-        type(ApiMessage)(f"{name}{kind}", (ApiMessage,), {"__module__": __name__}, load_json=package)
-        for kind in ("Request", "Response")
-    )
-    return request, response
+    return message_class(f"{name}Request", package), message_class(f"{name}Response", package)
+
+
+def message_class(name: str, package: str = __name__) -> Any:  # noqa: ANN401 - the library's classes are untyped
+    return type(ApiMessage)(name, (ApiMessage,), {"__module__": __name__}, load_json=package)
