@@ -57,6 +57,15 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def create_private(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Write a new file, durably. OSError if it cannot be written, FileExistsError if anything has that name."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def make_private(folder: Path) -> None:
     """Create a folder with mode 0700. OSError if impossible, RefusedError if it exists and is not private.
 

@@ -25,7 +25,8 @@ from maxbrod.text import counted, human_count
 if TYPE_CHECKING:
     from maxbrod.archive.archive import Proof
     from maxbrod.config import Config, StorageConfig
-    from maxbrod.drill.report import DrillReport, Key
+    from maxbrod.drill.report import DrillReport
+    from maxbrod.signature import SigningKey
 
 
 app = typer.Typer(
@@ -106,7 +107,8 @@ def verify(
     The public half of an Ed25519 key is sufficient.
     """
     # cryptography: not for `--help`
-    from maxbrod.drill.report import UNSIGNED, read_report, verify_document  # noqa: PLC0415
+    from maxbrod.drill.report import read_report  # noqa: PLC0415
+    from maxbrod.signature import UNSIGNED, verify_document  # noqa: PLC0415
 
     document = read_report(report)
     algorithm = verify_document(document, _key(call.options.key_file), object_name=str(report))
@@ -119,8 +121,8 @@ def verify(
         print_line(f"signed ({algorithm}, key {signature['key']}) and unchanged. It says: {verdict}")
 
 
-def _key(path: Path | None) -> Key | None:
-    from maxbrod.drill.report import parse_key, read_key  # noqa: PLC0415
+def _key(path: Path | None) -> SigningKey | None:
+    from maxbrod.signature import parse_key, read_key  # noqa: PLC0415
 
     if path is not None:
         return read_key(path)
@@ -148,7 +150,7 @@ def _proofs(archive_url: str, storage: StorageConfig) -> list[Proof]:
 
 
 def _print(
-    report: DrillReport, folder: Path, key: Key | None, proofs: Sequence[Proof], *, quiet: bool, as_json: bool
+    report: DrillReport, folder: Path, key: SigningKey | None, proofs: Sequence[Proof], *, quiet: bool, as_json: bool
 ) -> None:
     from maxbrod.drill.report import sign_report, write_report  # noqa: PLC0415
 

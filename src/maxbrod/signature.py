@@ -1,0 +1,211 @@
+"""Signing keys, and signed JSON documents.
+
+A key is an Ed25519 key in PEM form, or a secret of which both sides have a copy (HMAC-SHA-256). What is signed is the
+canonical form of a document, so that a file may be written with other spaces and still verify. Without a key a document
+gets a checksum in place of the signature: it shows an accident, and no forgery. Where keys and documents are kept is
+not decided here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_der_public_key,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from maxbrod.errors import CorruptDataError, RefusedError, UsageError
+from maxbrod.private_files import create_private, refuse_readable_key
+
+UNSIGNED: Final = "sha256"
+"""The algorithm of a document that no key has signed."""
+ED25519: Final = "ed25519"
+
+_HMAC: Final = "hmac-sha256"
+_SECRET_BYTES_MIN: Final = 16
+_FIELDS: Final = {"algorithm", "key", "value"}
+_HINT: Final = "give a file with 16 bytes or more of secret, or an Ed25519 key in PEM form"
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """Either a secret, or one half of an Ed25519 key. Its repr never shows the key."""
+
+    secret: bytes | None = None
+    private: Ed25519PrivateKey | None = None
+    public: Ed25519PublicKey | None = None
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.algorithm}, {self.name})"
+
+    @property
+    def algorithm(self) -> str:
+        return ED25519 if self.secret is None else _HMAC
+
+    @property
+    def name(self) -> str:
+        """Identifies a key without revealing it."""
+        if self.public is not None:
+            return hashlib.sha256(self.public.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]
+        return hashlib.sha256(b"maxbrod key " + (self.secret or b"")).hexdigest()[:16]
+
+
+def create_signing_key(path: Path) -> SigningKey:
+    """Create an Ed25519 key: the private half at `path`, mode 0600, the public half at `public_path(path)`.
+
+    RefusedError if either exists: nothing is replaced, since what the older key has signed needs it.
+    """
+    private = Ed25519PrivateKey.generate()
+    key = SigningKey(private=private, public=private.public_key())
+    public = public_path(path)
+    try:
+        create_private(path, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        try:
+            create_private(public, public_pem(key), mode=0o644)
+        except OSError:
+            # Nobody has used it yet, and a key whose public half is missing or another one's would mislead.
+            path.unlink()
+            raise
+    except FileExistsError as error:
+        raise RefusedError(
+            "there is a file already",
+            object_name=str(error.filename or path),
+            hint="give another name, or move that file away",
+        ) from error
+    except OSError as error:
+        raise UsageError(f"the key cannot be written: {error.strerror}", object_name=str(path)) from error
+    return key
+
+
+def public_path(path: Path) -> Path:
+    """Where `create_signing_key` writes the public half."""
+    return path.with_name(f"{path.name}.pub")
+
+
+def public_pem(key: SigningKey) -> bytes:
+    """The public half in PEM form. UsageError: a secret has none."""
+    if key.public is None:
+        raise UsageError("a secret has no public half", hint="use an Ed25519 key")
+    return key.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def read_key(path: Path) -> SigningKey:
+    """Read a key. A line end after a secret is not part of it."""
+    try:
+        with path.open("rb") as file:
+            data, found = file.read(), os.fstat(file.fileno())
+    except OSError as error:
+        raise UsageError(f"the key cannot be read: {error.strerror}", object_name=str(path), hint=_HINT) from error
+    key = parse_key(data, name=str(path))
+    if key.secret is not None or key.private is not None:
+        refuse_readable_key(path, found)
+    return key
+
+
+def parse_key(data: bytes, *, name: str) -> SigningKey:
+    try:
+        if b"PRIVATE KEY-----" in data:
+            private = load_pem_private_key(data, password=None)
+            if isinstance(private, Ed25519PrivateKey):
+                return SigningKey(private=private, public=private.public_key())
+        elif b"PUBLIC KEY-----" in data:
+            public = load_pem_public_key(data)
+            if isinstance(public, Ed25519PublicKey):
+                return SigningKey(public=public)
+        elif len(data.rstrip(b"\r\n")) >= _SECRET_BYTES_MIN and not _is_public(data):
+            return SigningKey(secret=data.rstrip(b"\r\n"))
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        pass
+    raise UsageError("this is not a signing key", object_name=name, hint=_HINT)
+
+
+def _is_public(data: bytes) -> bool:
+    """True if the data is some public key or certificate, which others may know and so is no secret."""
+    text = data.lstrip()
+    if text.startswith((b"-----BEGIN", b"---- BEGIN", b"ssh-", b"ecdsa-", b"sk-ssh-", b"{")):
+        return True
+    try:
+        load_der_public_key(data)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def signed(document: Mapping[str, Any], key: SigningKey | None) -> dict[str, Any]:
+    """The document with its signature. It must consist of JSON values only."""
+    text = canonical(document)
+    if key is None:
+        made = {"algorithm": UNSIGNED, "key": None, "value": hashlib.sha256(text).hexdigest()}
+    elif key.secret is not None:
+        value = hmac.new(key.secret, text, hashlib.sha256).hexdigest()
+        made = {"algorithm": _HMAC, "key": key.name, "value": value}
+    elif key.private is not None:
+        made = {"algorithm": ED25519, "key": key.name, "value": key.private.sign(text).hex()}
+    else:
+        raise UsageError("a public key cannot sign", hint="give the private key")
+    return {**document, "signature": made}
+
+
+def verify_document(document: Mapping[str, Any], key: SigningKey | None, *, object_name: str) -> str:
+    """The algorithm of the signature. CorruptDataError: the document was changed, or signed with another key."""
+    rest = {name: value for name, value in document.items() if name != "signature"}
+    text, found = canonical(rest), document.get("signature")
+    if not isinstance(found, dict) or not isinstance(found.get("value"), str):
+        raise CorruptDataError("it has no signature", operation="verify", object_name=object_name)
+    # A signature does not cover itself, so it must contain nothing that is not compared with the expected value.
+    if set(found) != _FIELDS:
+        raise CorruptDataError(
+            "its signature has unknown or missing fields",
+            operation="verify",
+            object_name=object_name,
+            hint=f"a signature has {', '.join(sorted(_FIELDS))} and nothing else",
+        )
+    algorithm = str(found.get("algorithm"))
+    if key is None and algorithm in {_HMAC, ED25519}:
+        raise UsageError(
+            f"it is signed ({algorithm}), but no key is given",
+            object_name=object_name,
+            hint="give the key, or its public half",
+        )
+    # If a key is given it must have signed the document: otherwise a forger could leave the signature out.
+    expected, name = (UNSIGNED, None) if key is None else (key.algorithm, key.name)
+    if algorithm != expected or found["key"] != name or not _holds(text, found["value"], key):
+        what = "it is not signed" if algorithm == UNSIGNED and key is not None else "it is not what was signed"
+        hint = "it was changed, or signed with another key"
+        raise CorruptDataError(what, operation="verify", object_name=object_name, hint=hint)
+    return algorithm
+
+
+def canonical(document: Mapping[str, Any]) -> bytes:
+    """The canonical form that is signed: sorted keys, no spaces, non-ASCII escaped."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _holds(text: bytes, value: str, key: SigningKey | None) -> bool:
+    if key is None:
+        return hmac.compare_digest(hashlib.sha256(text).hexdigest().encode(), value.encode(errors="replace"))
+    if key.secret is not None:
+        made = hmac.new(key.secret, text, hashlib.sha256).hexdigest()
+        return hmac.compare_digest(made.encode(), value.encode(errors="replace"))
+    try:
+        if key.public is not None:
+            key.public.verify(bytes.fromhex(value), text)
+            return True
+    except (InvalidSignature, ValueError):
+        pass
+    return False
