@@ -53,6 +53,7 @@ SHARED = {
     "s3_endpoint",
     "s3_region",
     "s3_path_style",
+    "archive_key",
 } | {each.name for each in declared(LogOptions)}
 
 # Two values of each kind: for the file, and for the flag that overrides it.

@@ -35,9 +35,13 @@ from maxbrod.errors import RefusedError, UsageError, naming
 from maxbrod.groups.options import GroupsOptions
 from maxbrod.hold.options import HoldOptions
 from maxbrod.inspect.options import GcOptions, LsOptions, ShowOptions, StatusOptions
-from maxbrod.java_properties import property_of, refused, translate
+from maxbrod.kafka_section import KafkaConfig as KafkaConfig  # noqa: PLC0414 - offered here, as all sections are
+from maxbrod.kafka_section import SaslConfig as SaslConfig  # noqa: PLC0414
+from maxbrod.kafka_section import TlsConfig as TlsConfig  # noqa: PLC0414
+from maxbrod.kafka_section import from_java_properties as from_java_properties  # noqa: PLC0414
+from maxbrod.key.options import KeyOptions
 from maxbrod.mount.options import MountOptions
-from maxbrod.option_values import Seconds
+from maxbrod.option_values import Seconds, Words
 from maxbrod.options import Options, declared
 from maxbrod.private_files import is_private
 from maxbrod.prune.options import PruneOptions
@@ -50,105 +54,22 @@ from maxbrod.sections import JobConfig, MessagesConfig, SectionModel, demand_nam
 from maxbrod.serve.options import ServeOptions
 from maxbrod.state.options import StateOptions
 
-SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"]
 S3StorageClass = Literal["STANDARD", "STANDARD_IA", "GLACIER_IR", "GLACIER"]
 S3Encryption = Literal["AES256", "aws:kms", "aws:kms:dsse", "sse-c"]
 
 CONFIG_FILE: Final = "maxbrod.yaml"
 CONFIG_VARIABLE: Final = "MAXBROD_CONFIG"
 ARCHIVE_VARIABLE: Final = "MAXBROD_ARCHIVE"
-_ENDPOINT: Final = re.compile(r"https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]")
+_KEY_VARIABLES: Final = {
+    "secret_key": "MAXBROD_KEY",
+    "key_file": "MAXBROD_KEY_FILE",
+    "passphrase": "MAXBROD_PASSPHRASE",
+    "passphrase_file": "MAXBROD_PASSPHRASE_FILE",
+}
 _CALL: Final = "call maxbrod.{}"
 _SHARED: Final = frozenset({"layout", "patience"})
 """What the Python functions take besides the options of their verb."""
 VARIABLE: Final = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})")
-
-
-class TlsConfig(SectionModel):
-    """TLS files in PEM form."""
-
-    ca_file: Path | None = key("Authorities to trust. By default those of the system.")
-    certificate_file: Path | None = key("The client's certificate.")
-    key_file: Path | None = key("The client's private key. Needs certificate_file.")
-    key_password: SecretStr | None = key("The password of the private key.")
-    check_hostname: bool = key("Compare the broker's host name with its certificate.", default=True)
-
-    @model_validator(mode="after")
-    def _key_and_certificate(self) -> TlsConfig:
-        if self.key_file is not None and self.certificate_file is None:
-            raise ValueError("key_file needs certificate_file")
-        return self
-
-
-class SaslConfig(SectionModel):
-    """SASL credentials."""
-
-    mechanism: SaslMechanism = Field(description="The SASL mechanism.")
-    username: str | None = key("The user name, for PLAIN and SCRAM.")
-    password: SecretStr | None = key("The password, for PLAIN and SCRAM.")
-    token: SecretStr | None = key("A fixed token, for OAUTHBEARER. It is used until it expires.")
-    token_endpoint: str | None = key("Where OAUTHBEARER gets tokens: https, or http on this machine.")
-    client_id: str | None = key("The client at the token endpoint. Needs client_secret.")
-    client_secret: SecretStr | None = key("The secret of the client.")
-    scope: str | None = key("The scope to ask the token endpoint for.")
-    extensions: dict[str, str] = Field(
-        default_factory=dict, description="SASL extensions for OAUTHBEARER, such as logicalCluster and identityPoolId."
-    )
-    region: str | None = key("The region, for AWS_MSK_IAM. By default AWS_REGION.")
-
-    @model_validator(mode="after")
-    def _credentials(self) -> SaslConfig:
-        if self.mechanism == "OAUTHBEARER":
-            if (self.token is None) == (self.token_endpoint is None):
-                raise ValueError("OAUTHBEARER needs token, or token_endpoint with client_id and client_secret")
-        elif self.mechanism != "AWS_MSK_IAM" and (self.username is None or self.password is None):
-            raise ValueError(f"{self.mechanism} needs username and password")
-        if self.token_endpoint is not None and (self.client_id is None or self.client_secret is None):
-            raise ValueError("token_endpoint needs client_id and client_secret")
-        return self
-
-    @model_validator(mode="after")
-    def _endpoint(self) -> SaslConfig:
-        # The request carries the client's secret.
-        if self.token_endpoint is not None and not _ENDPOINT.match(self.token_endpoint):
-            raise ValueError("token_endpoint must begin with https://, or be on this machine")
-        return self
-
-
-class KafkaConfig(SectionModel):
-    """How to reach a cluster. The properties of Kafka's own clients are accepted instead."""
-
-    bootstrap: str = Field(description="One or more brokers, separated by commas: host:port.")
-    security_protocol: SecurityProtocol = key("The protocol of the listener.", default="PLAINTEXT")
-    tls: TlsConfig = TlsConfig()
-    sasl: SaslConfig | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _java_properties(cls, values: object) -> object:
-        # None of our keys contains a dot, and every client property that matters does.
-        if isinstance(values, dict) and any("." in str(name) for name in values):
-            return translate({str(name): "" if value is None else str(value) for name, value in values.items()})
-        return values
-
-    @model_validator(mode="after")
-    def _sasl(self) -> KafkaConfig:
-        if self.security_protocol.startswith("SASL") and self.sasl is None:
-            raise ValueError(f"{self.security_protocol} needs a sasl section")
-        if self.sasl is not None and self.sasl.mechanism == "AWS_MSK_IAM" and self.security_protocol != "SASL_SSL":
-            raise ValueError("AWS_MSK_IAM needs SASL_SSL")
-        return self
-
-
-def from_java_properties(properties: Mapping[str, str]) -> KafkaConfig:
-    """The connection that Kafka's own client properties describe. UsageError names the wrong property, and no value."""
-    try:
-        return KafkaConfig.model_validate(translate(properties))
-    except ValidationError as error:
-        found = error.errors(include_input=False)
-        places = sorted({".".join(map(str, detail["loc"])) or "the whole" for detail in found})
-        raise refused(property_of(places[0]), "is wrong") from None
 
 
 class S3Config(SectionModel):
@@ -209,12 +130,55 @@ class AzureConfig(SectionModel):
     endpoint: str | None = key("The account's blob service, if not https://ACCOUNT.blob.core.windows.net.")
 
 
+class EncryptionConfig(SectionModel):
+    """The keys of an encrypted archive. A new archive is encrypted for all that is given; any one of them opens it.
+
+    If nothing is given here, `MAXBROD_KEY`, `MAXBROD_KEY_FILE`, `MAXBROD_PASSPHRASE` and `MAXBROD_PASSPHRASE_FILE` of
+    the environment are.
+    """
+
+    key_file: Path | None = key("A file with a key that 'maxbrod key create' has made: a private or a public one.")
+    secret_key: SecretStr | None = key("The key itself, such as ${MAXBROD_KEY}.")
+    public_keys: Words = Field(
+        default=(), description="Public keys. With these alone a host backs up, and can read no record."
+    )
+    passphrase: SecretStr | None = key("A passphrase of at least 12 letters.")
+    passphrase_file: Path | None = key("A file with the passphrase.")
+    kms_key: str | None = key("A key of Amazon's KMS: its id, ARN or alias. Needs maxbrod[kms].")
+    kms_region: str | None = key("The region of KMS. By default AWS_REGION.")
+    kms_endpoint: str | None = key("A server other than Amazon's that serves KMS.")
+    command: Words = Field(
+        default=(), description="A program that wraps and unwraps a key: called with wrap or unwrap, and the label."
+    )
+
+    @property
+    def given(self) -> bool:
+        """True if there is a key of any kind."""
+        return any(
+            (
+                self.key_file,
+                self.secret_key,
+                self.public_keys,
+                self.passphrase,
+                self.passphrase_file,
+                self.kms_key,
+                self.command,
+            )
+        )
+
+    @classmethod
+    def of_environment(cls) -> EncryptionConfig:
+        found = {name: os.environ.get(variable) for name, variable in _KEY_VARIABLES.items()}
+        return cls.model_validate({name: value for name, value in found.items() if value})
+
+
 class StorageConfig(SectionModel):
     """How to reach the storage of an archive, beyond its URL, and how long to retry."""
 
     s3: S3Config = S3Config()
     gcs: GcsConfig = GcsConfig()
     azure: AzureConfig = AzureConfig()
+    encryption: EncryptionConfig = Field(default_factory=EncryptionConfig.of_environment)
     shared: bool = key("In a directory: give other users the access that the umask allows.", default=False)
     ca_file: Path | None = key("Authorities in PEM form to trust in addition to those of the system.")
     request_timeout_s: float = key("Seconds for one request, from connecting to its last byte.", default=60.0, gt=0)
@@ -275,7 +239,7 @@ class Config(SectionModel):
     )
     patience: Annotated[Seconds, Field(description="How long to wait for an unavailable broker.")] = 120.0
     kafka: KafkaConfig | None = None
-    storage: StorageConfig = StorageConfig()
+    storage: StorageConfig = Field(default_factory=StorageConfig)
     registry: RegistryConfig = RegistryConfig()
     spark: SparkConfig = SparkConfig()
     log: LogConfig = LogConfig()
@@ -296,6 +260,7 @@ class Config(SectionModel):
     gc: GcOptions = GcOptions()
     prune: PruneOptions = PruneOptions()
     hold: HoldOptions = HoldOptions()
+    key: KeyOptions = KeyOptions()
     repair: RepairOptions = RepairOptions()
     run: RunOptions = RunOptions()
     jobs: Annotated[dict[str, JobConfig], AfterValidator(demand_names)] = Field(

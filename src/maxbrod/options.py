@@ -353,6 +353,13 @@ class StorageOptions(Options):
     s3_path_style: bool | None = option(
         "Put the bucket into the path, not into the host name.", ARCHIVE, setting="storage.s3.path_style"
     )
+    archive_key: Path | None = option(
+        "A key of an encrypted archive: a private one, or, to write only, a public one. A new archive is encrypted "
+        "for it.",
+        ARCHIVE,
+        "FILE",
+        setting="storage.encryption.key_file",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

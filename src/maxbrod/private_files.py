@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from maxbrod.errors import RefusedError
+from maxbrod.errors import RefusedError, UsageError
 
 _SAFELY: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OTHERS: Final = 0o077
@@ -64,6 +64,29 @@ def create_private(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def create_pair(path: Path, private: bytes, public: bytes) -> Path:
+    """Create the files of a key: `path`, mode 0600, and its public half, whose path is returned.
+
+    RefusedError if either exists: nothing is replaced, since what the older key has made needs it.
+    """
+    public_path = path.with_name(f"{path.name}.pub")
+    try:
+        create_private(path, private)
+        try:
+            create_private(public_path, public, mode=0o644)
+        except OSError:
+            # Nobody has used it yet, and a key whose public half is missing or another one's would mislead.
+            path.unlink()
+            raise
+    except FileExistsError as error:
+        raise _refused(
+            "there is a file already", Path(error.filename or path), "give another name, or move that file away"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"the key cannot be written: {error.strerror}", object_name=str(path)) from error
+    return public_path
 
 
 def make_private(folder: Path) -> None:

@@ -29,8 +29,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from maxbrod.errors import CorruptDataError, RefusedError, UsageError
-from maxbrod.private_files import create_private, refuse_readable_key
+from maxbrod.errors import CorruptDataError, UsageError
+from maxbrod.private_files import create_pair, refuse_readable_key
 
 UNSIGNED: Final = "sha256"
 """The algorithm of a document that no key has signed."""
@@ -66,35 +66,15 @@ class SigningKey:
 
 
 def create_signing_key(path: Path) -> SigningKey:
-    """Create an Ed25519 key: the private half at `path`, mode 0600, the public half at `public_path(path)`.
+    """Create an Ed25519 key: the private half at `path`, mode 0600, the public half beside it, `.pub`.
 
     RefusedError if either exists: nothing is replaced, since what the older key has signed needs it.
     """
     private = Ed25519PrivateKey.generate()
     key = SigningKey(private=private, public=private.public_key())
-    public = public_path(path)
-    try:
-        create_private(path, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        try:
-            create_private(public, public_pem(key), mode=0o644)
-        except OSError:
-            # Nobody has used it yet, and a key whose public half is missing or another one's would mislead.
-            path.unlink()
-            raise
-    except FileExistsError as error:
-        raise RefusedError(
-            "there is a file already",
-            object_name=str(error.filename or path),
-            hint="give another name, or move that file away",
-        ) from error
-    except OSError as error:
-        raise UsageError(f"the key cannot be written: {error.strerror}", object_name=str(path)) from error
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    create_pair(path, pem, public_pem(key))
     return key
-
-
-def public_path(path: Path) -> Path:
-    """Where `create_signing_key` writes the public half."""
-    return path.with_name(f"{path.name}.pub")
 
 
 def public_pem(key: SigningKey) -> bytes:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-    from maxbrod.config import StorageConfig
+    from maxbrod.config import EncryptionConfig, StorageConfig
     from maxbrod.sandbox.s3 import LyingS3Server, S3Server
     from maxbrod.storage.interface import Storage
 
@@ -135,7 +135,15 @@ def memory_storage(shelf: Callable[[], Storage]) -> Storage:
     return shelf()
 
 
-@pytest.fixture(params=["local", "memory", *KINDS])
+def sealing_keys() -> EncryptionConfig:
+    """The keys of a new encrypted archive."""
+    from maxbrod.config import EncryptionConfig
+    from maxbrod.storage.sealing.identity import new_identity
+
+    return EncryptionConfig(secret_key=SecretStr(new_identity().private_text))
+
+
+@pytest.fixture(params=["local", "memory", "sealed", *KINDS])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     """An empty storage of each kind, below a prefix where there is such a thing."""
     from maxbrod.storage.stores import open_storage
@@ -144,4 +152,8 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
         return open_storage(str(tmp_path / "archive"))
     if request.param == "memory":
         return open_storage(request.getfixturevalue("memory_url"))
+    if request.param == "sealed":
+        from maxbrod.storage.stores import encrypted
+
+        return encrypted(open_storage(str(tmp_path / "archive")), sealing_keys())
     return cloud_of(request, request.param).open()

@@ -82,10 +82,12 @@ def open_archive(
     layout: str | None = None,
     extra: Mapping[str, str] | None = None,
     groups: bool = True,
+    records: bool = False,
 ) -> Archive:
-    """An archive for reading, ours or another tool's.
+    """An archive for reading, ours or another tool's. `records`: the caller is going to read records.
 
-    UsageError: there is none. CorruptDataError: its catalog is missing or damaged.
+    UsageError: there is none. CorruptDataError: its catalog is missing or damaged. RefusedError: it is encrypted, and
+    the key at hand does not open it, or not its `records`.
 
     Without `layout`, the layout is detected; `extra` are its options. `groups`: also find consumer groups that another
     tool's archive holds only as the records of `__consumer_offsets`. This decodes the whole topic. A table has no
@@ -96,6 +98,8 @@ def open_archive(
     if layout in {None, NATIVE}:
         catalog = Catalog.find(storage)
         if catalog is not None:
+            if records:
+                storage.demand_records()
             return Archive(url=storage.url, options=options, storage=storage, catalog=catalog)
         layout = None if layout is not None else detect_layout(storage)
         if layout is None:

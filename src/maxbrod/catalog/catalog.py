@@ -58,8 +58,8 @@ from maxbrod.errors import (
 )
 from maxbrod.model import now_ms
 from maxbrod.storage.composed import SCHEDULE_FOLDER
-from maxbrod.storage.interface import Storage
-from maxbrod.storage.stores import open_storage, probe_conditional_puts
+from maxbrod.storage.interface import KEYS, Storage
+from maxbrod.storage.stores import encrypted, is_locked, locked, open_storage, probe_conditional_puts
 
 _PROBES: Final = "probes/"
 _FIRST_DOCUMENT: Final = f"{LEDGER}/{0:020}-"
@@ -402,8 +402,15 @@ def open_writable(
     """
     storage = open_storage(url, options)
     catalog = Catalog.find(storage)
+    encrypts = options.encryption.given and not storage.encrypted
     if catalog is None:
-        _refuse_foreign_objects(storage)
+        refuse_foreign_objects(storage)
+    elif encrypts:
+        raise RefusedError(
+            "a key is given, and this archive is not encrypted: what is written here could be read without the key",
+            object_name=storage.url,
+            hint="'maxbrod copy' makes an encrypted copy; to write to this archive as it is, give no key",
+        )
     if not probe_conditional_puts(storage) and not single_writer:
         raise RefusedError(
             "the store ignores conditional puts: two writers would overwrite each other's commits",
@@ -413,6 +420,8 @@ def open_writable(
         )
     if catalog is None:
         before_creating()
+        if encrypts:
+            storage = encrypted(storage, options.encryption)
         try:
             catalog = Catalog.create(storage)
         except RefusedError:
@@ -421,13 +430,13 @@ def open_writable(
     return storage, catalog
 
 
-def _refuse_foreign_objects(storage: Storage) -> None:
+def refuse_foreign_objects(storage: Storage) -> None:
     """Objects beside a new catalog would be garbage that no row names, and `gc` would delete them."""
     error = no_archive(storage)
     if isinstance(error, CorruptDataError):
         raise error
     for info in storage.list():
-        if not is_leftover(info.path) and not info.path.startswith(f"{SCHEDULE_FOLDER}/"):
+        if not is_leftover(info.path) and not info.path.startswith((f"{SCHEDULE_FOLDER}/", f"{KEYS}/")):
             raise RefusedError(
                 "there are objects here, but no catalog of an archive",
                 operation="open for writing",
@@ -466,7 +475,9 @@ def keep_short(storage: Storage, table: Table, *, cleans: bool) -> Table:
 
 
 def no_archive(storage: Storage) -> MaxbrodError:
-    """The error for a missing catalog: nothing was ever backed up here, or the catalog was lost."""
+    """The error for a missing catalog: nothing was ever backed up here, or the catalog was lost, or needs a key."""
+    if is_locked(storage):
+        return locked(storage)
     found = next((info for folder in _OBJECTS for info in storage.list(folder) if not is_leftover(info.path)), None)
     if found is None:
         return NoArchiveError(

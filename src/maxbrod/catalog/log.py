@@ -21,6 +21,7 @@ from maxbrod.bounds import check_object
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError
 from maxbrod.model import now_ms
 from maxbrod.storage.interface import ObjectInfo, Storage
+from maxbrod.storage.stores import is_sealed, locked
 
 TABLE_FOLDER: Final = "catalog/segments"
 LOG_FOLDER: Final = f"{TABLE_FOLDER}/_delta_log"
@@ -204,6 +205,8 @@ def _read(storage: Storage, infos: list[ObjectInfo]) -> dict[str, bytes]:
 
     def read(info: ObjectInfo) -> bytes:
         data = bytes(storage.get(info.path, size=info.size))
+        if not storage.encrypted and is_sealed(data):
+            raise locked(storage)
         _check(_name_of(info), data, object_name=storage.name_of(info.path))
         return data
 

@@ -74,6 +74,14 @@ class CatalogRemains:
     """Slices that rows of kind replaced or building name: they are no part of the archive as it was last."""
 
 
+def _bytes_of(storage: Storage, path: str) -> bytes:
+    """The bytes of an object; if an encrypted archive cannot open it, those that the store holds."""
+    try:
+        return bytes(storage.get(path))
+    except CorruptDataError:
+        return bytes(storage.get_stored(path))
+
+
 def read_remains(storage: Storage) -> CatalogRemains:
     """Read all objects of the catalog's folder. Storage errors other than a missing object are raised."""
     found = CatalogRemains(rows=SCHEMA.empty_table())
@@ -82,7 +90,7 @@ def read_remains(storage: Storage) -> CatalogRemains:
     for info in list(storage.list(TABLE_FOLDER)):
         found.objects += 1
         if info.path.startswith(f"{LOG_FOLDER}/"):
-            log[info.path.removeprefix(f"{LOG_FOLDER}/")] = bytes(storage.get(info.path))
+            log[info.path.removeprefix(f"{LOG_FOLDER}/")] = _bytes_of(storage, info.path)
         elif info.path.endswith(".parquet"):
             table = _rows(storage, info.path)
             if table is None:
@@ -177,7 +185,7 @@ def keep_aside(storage: Storage, name: str) -> int:
     objects = list(storage.list(CATALOG))
     for info in objects:
         with suppress(ObjectExistsError):
-            storage.put(f"{ASIDE}/{name}/{info.path.removeprefix(f'{CATALOG}/')}", storage.get(info.path))
+            storage.put(f"{ASIDE}/{name}/{info.path.removeprefix(f'{CATALOG}/')}", _bytes_of(storage, info.path))
     return len(objects)
 
 

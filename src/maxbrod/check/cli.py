@@ -67,10 +67,10 @@ def check(call: Call[CheckOptions]) -> None:
     part = None if options.sample is None else _part(options.sample)
     deep = options.deep or part is not None
     with looking(call):
-        opened: Archive = open_archive(call.archive, config.storage, layout=config.layout)
+        opened: Archive = open_archive(call.archive, config.storage, layout=config.layout, records=deep)
     if options.repair:
         _repair(opened, yes=options.yes, quiet=call.as_json)
-        opened = open_archive(call.archive, config.storage, layout=config.layout)
+        opened = open_archive(call.archive, config.storage, layout=config.layout, records=deep)
     if not opened.is_native:
         _check_foreign(call, opened, deep=deep)
     started_at = now_ms()

@@ -43,6 +43,7 @@ _GROUPS: Final = {
         "backup": "maxbrod.backup.cli:backup",
         "drill": "maxbrod.drill.cli:app",
         "hold": "maxbrod.hold.cli:app",
+        "key": "maxbrod.key.cli:app",
     },
     "Restore": {
         "restore": "maxbrod.restore.cli:restore",

@@ -39,7 +39,7 @@ def compact_archive(work: Work) -> CompactReport:
     """Merge small segments into few large ones; with `by_key`, keep only the newest record of each key."""
     config, options = work.config, work.config.compact
     with work.looking("reading the archive"):
-        archive = open_archive(config.archive_url, config.storage, layout=config.layout, groups=False)
+        archive = open_archive(config.archive_url, config.storage, layout=config.layout, groups=False, records=True)
     if options.cut is not None and not options.by_key:
         raise UsageError("--cut is given without --by-key", hint="segments are merged whatever run wrote them")
     if not archive.is_native:

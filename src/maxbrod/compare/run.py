@@ -109,7 +109,7 @@ class Comparison:
         self._clusters: dict[Side, LiveCluster] = {}
         self._archive: Archive | None = None
         if source is None and config.archive is not None:
-            self._archive = open_archive(config.archive, config.storage, layout=config.layout)
+            self._archive = open_archive(config.archive, config.storage, layout=config.layout, records=True)
         self._settings = CompareSettings(
             target=target,
             source=source,

@@ -97,7 +97,9 @@ class ConvertSource:
         self._open(options.from_options)
 
     def _open(self, extra: Mapping[str, str]) -> None:
-        self.archive = open_archive(self._url, self._storage, layout=self._options.from_layout, extra=extra)
+        self.archive = open_archive(
+            self._url, self._storage, layout=self._options.from_layout, extra=extra, records=True
+        )
         self.moment: Moment = find_moment(self.archive.storage, self.archive.catalog.runs(), None)
         self.notices: list[Notice] = []
 

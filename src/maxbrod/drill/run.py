@@ -69,7 +69,7 @@ class Drill:
         if config.kafka is None:
             raise UsageError("no cluster is given for the drill", hint="give --bootstrap, or --sandbox")
         self._kafka, self._patience_s = config.kafka, config.patience
-        self._archive = open_archive(config.archive_url, config.storage, layout=config.layout)
+        self._archive = open_archive(config.archive_url, config.storage, layout=config.layout, records=True)
         self._drill_id, self._cluster_id = uuid.uuid4().hex[:16], ""
         self._run_id: str | None = None
         self._seed: int | None = None

@@ -89,6 +89,8 @@ class ArchiveFacts:
     """On the file system of a directory; None for a store, which does not say."""
     doubts: tuple[str, ...] = ()
     """Facts that an archive of another tool cannot show, such as a lost last segment."""
+    keys: tuple[str, ...] = ()
+    """The labels of the keys of an encrypted archive."""
     own_layout: bool = True
     """Otherwise the archive is another tool's, which records no runs."""
 
@@ -106,6 +108,7 @@ def judge(facts: ArchiveFacts, wanted: StatusOptions, price: float | None = None
         _size(facts, price),
         *_compaction(facts),
         *_room(facts),
+        *_keys(facts),
         _format(facts),
         *_clock(facts),
     ]
@@ -306,6 +309,17 @@ def _compaction(facts: ArchiveFacts) -> Iterator[Promise]:
         yield _warn(name, f"{text}: planning a restore takes longer by each", "run 'maxbrod compact' on a schedule")
     else:
         yield _ok(name, text)
+
+
+def _keys(facts: ArchiveFacts) -> Iterator[Promise]:
+    if len(facts.keys) == 1:
+        yield _warn(
+            "keys",
+            f"encrypted for one key alone, {facts.keys[0]}: if it is lost, so is the archive",
+            "add another with 'maxbrod key add'",
+        )
+    elif facts.keys:
+        yield _ok("keys", f"encrypted; any of these opens it: {', '.join(facts.keys)}")
 
 
 def _format(facts: ArchiveFacts) -> Promise:

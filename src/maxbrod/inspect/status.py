@@ -106,6 +106,7 @@ def gather(archive: Archive, clock_ms: int) -> ArchiveFacts:
             "to_compact": CompactionBacklog(segments=totals["to_compact"], partitions=totals["compact_partitions"]),
             "release_format": FORMAT_VERSION,
             "free_bytes": free_bytes(archive.url),
+            "keys": archive.storage.recipients(),
         }
 
     if not archive.is_native:

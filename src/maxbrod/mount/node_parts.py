@@ -105,7 +105,7 @@ def open_one(config: Config, number: int, held: Ranges | None = None) -> Mounted
     """Open an archive by its number. `held`: its logs must not be longer than in an older version."""
     options = config.mount
     until_ms = None if options.until is None else parse_time_ms(options.until)
-    archive = open_archive(archive_urls(config)[number], config.storage, layout=config.layout)
+    archive = open_archive(archive_urls(config)[number], config.storage, layout=config.layout, records=True)
     return MountedArchive(number, archive, as_of=options.as_of, until_ms=until_ms, held=held)
 
 

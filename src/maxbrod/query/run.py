@@ -91,7 +91,7 @@ class Query:
     def __enter__(self) -> Self:
         self._on_progress(Progress(phase="looking at the archive"))
         config = self._config
-        self.archive: Archive = open_archive(self._url, config.storage, layout=config.layout)
+        self.archive: Archive = open_archive(self._url, config.storage, layout=config.layout, records=True)
         self.selected: Selected = select(self.archive, self.scope, layout=config.layout)
         return self
 
@@ -433,7 +433,7 @@ def views(
 
     scope = config_with(None, "query", options).query
     check_scope(scope)
-    opened = open_archive(str(archive), storage, layout=layout)
+    opened = open_archive(str(archive), storage, layout=layout, records=True)
     register(spark)
     selected = select(opened, scope, layout=layout)
     found = Views(spark, opened, selected, scope).every()

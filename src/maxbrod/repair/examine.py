@@ -163,15 +163,16 @@ def _compare(storage: Storage, item: ObjectToExamine, known: Sequence[FoundSlice
     for found in sorted(known, key=lambda found: found.slice.position):
         stored = found.slice
         end = stored.position + stored.bytes
-        digest = window.digest(stored.position, stored.bytes) if end <= item.size else None
+        digest, problem = None, f"the object has {item.size} bytes, the slice ends at {end}"
+        if end <= item.size:
+            try:
+                digest = window.digest(stored.position, stored.bytes)
+                problem = f"the bytes have the digest {digest}, but {stored.digest} was written"
+            except CorruptDataError as error:
+                problem = error.message
         if digest == stored.digest:
             slices.append(found)
             continue
-        problem = (
-            f"the object has {item.size} bytes, the slice ends at {end}"
-            if digest is None
-            else f"the bytes have the digest {digest}, but {stored.digest} was written"
-        )
         lost.append(
             LostRange(
                 **place_of(found), base=found.base, end=found.end, path=item.path, message=problem, slice=found.slice
@@ -191,12 +192,19 @@ class _ObjectWindow:
         digest, end = SliceDigest(), position + size
         while position < end:
             if not self._start <= position < self._start + self._data.size:
-                part = self._storage.get_range(self._path, position, min(REQUEST_BYTES, self._size - position))
+                part = self._read(position, min(REQUEST_BYTES, self._size - position), end - position)
                 self._start, self._data = position, np.frombuffer(part, np.uint8)
             here = self._data[position - self._start : end - self._start]
             digest.add(here)
             position += here.size
         return str(digest)
+
+    def _read(self, position: int, size: int, needed: int) -> memoryview:
+        """A large part, or what is needed of it if the storage finds damage in it."""
+        try:
+            return self._storage.get_range(self._path, position, size)
+        except CorruptDataError:
+            return self._storage.get_range(self._path, position, min(needed, size))
 
 
 # Segments of which only the name is known.

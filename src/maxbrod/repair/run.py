@@ -26,7 +26,7 @@ from maxbrod.repair.rebuilt_catalog import rebuild_catalog
 from maxbrod.repair.removal import Notices, SliceSums, take_out
 from maxbrod.repair.report import Action, RepairReport
 from maxbrod.storage.interface import Storage
-from maxbrod.storage.stores import open_storage, probe_conditional_puts
+from maxbrod.storage.stores import is_locked, locked, open_storage, probe_conditional_puts
 from maxbrod.text import counted
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.reach import Place
@@ -45,6 +45,8 @@ def repair_archive(
     """
     config, options = work.config, work.config.repair
     storage = open_storage(config.archive_url, config.storage)
+    if is_locked(storage):
+        raise locked(storage)
     needed = SliceSums()
     with work.looking("reading the catalog"):
         catalog, problem = diagnose(storage, needed)

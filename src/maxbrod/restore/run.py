@@ -101,7 +101,9 @@ class Restore:
         self._work, self._config, self._request = work, work.config, request
         self._patience_s, self._workers = work.config.patience, workers
         kafka = work.config.cluster
-        self._archive = open_archive(work.config.archive_url, work.config.storage, layout=work.config.layout)
+        self._archive = open_archive(
+            work.config.archive_url, work.config.storage, layout=work.config.layout, records=True
+        )
         self._undo = ExitStack()
         self._client = self._undo.enter_context(KafkaClient(kafka, stop=work.stop))
         self._schemas = SchemaRestore(work.config, request, self._archive.storage)

@@ -25,7 +25,7 @@ from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.restore.plan.sources import Source, UnreadableRange, revisions_of, sound_part
 from maxbrod.restore.state import STAGED, stagings_done
 from maxbrod.storage.composed import OWN_FOLDER
-from maxbrod.storage.stores import open_storage
+from maxbrod.storage.stores import open_plain
 from maxbrod.transfer.plan import ConvertPart, convert_rows, shares, waves
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, key_of
 from maxbrod.transform import frame
@@ -142,7 +142,8 @@ def clear_staging(config: Config, planned: TransformPlan) -> str | None:
 
 def remove_staged(url: str, storage: StorageConfig) -> None:
     """Remove the catalog last: as long as it exists, what is left can be found."""
-    place = open_storage(url, storage)
+    # Also the keys, which an encrypted archive does not list.
+    place = open_plain(url, storage)
     paths = [info.path for info in place.list()]
     place.delete([path for path in paths if not path.startswith("catalog/")])
     place.delete([path for path in paths if path.startswith("catalog/")])

@@ -14,12 +14,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from maxbrod.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Buffer
+
+SEAL: Final = b"MXBS"
+"""The first bytes of every object of an encrypted archive, except those of the folder of its keys."""
+KEYS: Final = "keys"
+"""The folder of the keys of an encrypted archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,9 @@ class Storage(ABC):
     distant: bool = True
     """True if a read waits for a network, so that a reader should have several under way."""
 
+    encrypted: bool = False
+    """True if it seals what is written and opens what is read."""
+
     def __init__(self, url: str) -> None:
         self.url = url
 
@@ -97,6 +105,13 @@ class Storage(ABC):
     def name_of(self, path: str) -> str:
         """The object's name in errors."""
         return f"{self.url}/{path}" if path else self.url
+
+    def recipients(self) -> tuple[str, ...]:
+        """The labels of the keys of an encrypted archive, any one of which opens it; empty if it is not encrypted."""
+        return ()
+
+    def demand_records(self) -> None:  # noqa: B027 - most storages demand nothing
+        """RefusedError: the key at hand writes records, and cannot read them."""
 
     def at_hand(self) -> Storage:
         """The same storage, but objects written through it are readable at once: never in a colder storage class."""
@@ -137,6 +152,10 @@ class Storage(ABC):
 
         CorruptDataError: it has more than `bounds.OBJECT_BYTES_MAX` bytes; nothing of it was read then.
         """
+
+    def get_stored(self, path: str) -> memoryview:
+        """All bytes that the store holds of an object, also those that an encrypted archive cannot open."""
+        return self.get(path)
 
     @abstractmethod
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:

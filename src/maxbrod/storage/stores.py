@@ -1,6 +1,6 @@
 """The entry point: opens a `Storage` for a URL and its options, and probes what a store does.
 
-Opening reads, writes and creates nothing but the folder of `memory://`.
+Opening creates nothing but the folder of `memory://`, and reads nothing but the keys of an encrypted archive.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ import uuid
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from maxbrod.board import seat_of_task, stop_of_task
-from maxbrod.config import AzureConfig, GcsConfig, S3Config, StorageConfig
-from maxbrod.errors import AccessDeniedError, ObjectExistsError, RefusedError, UsageError
+from maxbrod.config import AzureConfig, EncryptionConfig, GcsConfig, S3Config, StorageConfig
+from maxbrod.errors import AccessDeniedError, MaxbrodError, ObjectExistsError, RefusedError, UsageError
 from maxbrod.storage.composed import CountedStorage, JoinedStorage, is_joined
-from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import KEYS, SEAL, Storage
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.remote import Clients, RemoteStorage, RetryPolicy
 from maxbrod.storage.settings import client_of, settings_of
 from maxbrod.storage.urls import Location, parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer
 
 _SECTIONS: Final = {"s3": ("s3", S3Config()), "gs": ("gcs", GcsConfig()), "az": ("azure", AzureConfig())}
 _MEMORY_FILE_SYSTEM: Final = Path("/dev/shm")  # noqa: S108 - a folder of our own in it, checked to be ours
@@ -36,8 +39,48 @@ def open_storage(url: str, options: StorageConfig | None = None) -> Storage:
 
     A storage that a task opens counts there what is read through it, and reads nothing after a stop.
     """
-    storage, seat = _open_alone(url, options or StorageConfig()), seat_of_task()
+    options = options or StorageConfig()
+    storage = open_plain(url, options)
+    return _with_keys(storage, options.encryption) if options.encryption.given else storage
+
+
+def open_plain(url: str, options: StorageConfig) -> Storage:
+    """The storage at a URL with the bytes that it really holds, also if the archive is encrypted."""
+    storage, seat = _open_alone(url, options), seat_of_task()
     return storage if seat is None else CountedStorage(storage, seat)
+
+
+def _with_keys(storage: Storage, keys: EncryptionConfig) -> Storage:
+    """The storage as it is if the archive is not encrypted. One request more, or two."""
+    # Loads cryptography, which plain archives do without.
+    from maxbrod.storage.sealing.sealed import Keyring, SealedStorage, find_ring  # noqa: PLC0415
+
+    ring = None if is_joined(storage.url) else find_ring(storage)
+    return storage if ring is None else SealedStorage(storage, Keyring(storage, ring, keys))
+
+
+def encrypted(storage: Storage, keys: EncryptionConfig) -> Storage:
+    """The storage of a new archive, which is encrypted for the keys."""
+    from maxbrod.storage.sealing.sealed import encrypted_for  # noqa: PLC0415 - as above
+
+    return encrypted_for(storage, keys)
+
+
+def is_sealed(data: Buffer) -> bool:
+    """True if these are bytes of an encrypted archive that was opened without its keys."""
+    return bytes(memoryview(data)[: len(SEAL)]) == SEAL
+
+
+def is_locked(storage: Storage) -> bool:
+    """True if it is the storage of an encrypted archive that was opened without a key. One request."""
+    return not storage.encrypted and next(iter(storage.list(KEYS)), None) is not None
+
+
+def locked(storage: Storage) -> MaxbrodError:
+    """The error for an encrypted archive that was opened without a key."""
+    from maxbrod.storage.sealing.sealed import without_key  # noqa: PLC0415 - as above
+
+    return without_key(storage)
 
 
 def _open_alone(url: str, options: StorageConfig) -> Storage:

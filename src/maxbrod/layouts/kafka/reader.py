@@ -31,7 +31,7 @@ from maxbrod.layouts.kafka.format import StoredSlice, is_framed
 from maxbrod.layouts.kafka.frames import ALGORITHM, CONTENT_BYTES_MAX, FrameDecoder, SliceDigest
 from maxbrod.storage.interface import Storage
 
-Part = tuple[memoryview, TruncatedDataError | None]
+Part = tuple[memoryview, CorruptDataError | None]
 
 _RATIO_MAX: Final = 1000
 REQUEST_BYTES: Final = 8 << 20
@@ -115,14 +115,16 @@ def read_object(
 def _parts(
     storage: Storage, path: str, first: int, end: int, request_bytes: int, ahead: Executor | None
 ) -> Iterator[memoryview]:
-    """The stored bytes. If the object ends too early, those that exist, then the error."""
+    """The stored bytes. If the object ends too early or is damaged, those before that, then the error."""
 
     def get(start: int) -> Part:
         size = min(request_bytes, end - start)
         try:
             return storage.get_range(path, start, size), None
-        except TruncatedDataError as error:
-            there = min(max(storage.head(path).size - start, 0), size)
+        except CorruptDataError as error:
+            # An encrypted archive knows itself where damage begins.
+            stops = storage.head(path).size if error.position is None else error.position
+            there = min(max(stops - start, 0), size)
             return storage.get_range(path, start, there) if there else memoryview(b""), error
 
     starts = range(first, end, request_bytes)

@@ -93,7 +93,7 @@ class ColdRestore:
             raise UsageError("no log directory is given", hint="give --to-logdir")
         self._request = replace(request, offsets=OffsetsMode.EXACT)
         self._leader_epochs = parse_word(LeaderEpochs, "leader-epochs", leader_epochs)
-        self._archive = open_archive(url, config.storage, layout=config.layout)
+        self._archive = open_archive(url, config.storage, layout=config.layout, records=True)
 
     def plan(self) -> RestorePlan:
         """Return the plan and its obstacles. Changes nothing."""

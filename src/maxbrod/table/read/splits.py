@@ -23,7 +23,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 def open_table(options: TableOptions) -> Archive:
     """The archive of a read. Reads no records."""
-    return open_archive(options.url, options.storage, layout=options.layout, groups=False)
+    return open_archive(options.url, options.storage, layout=options.layout, groups=False, records=True)
 
 
 def plan_splits(archive: Archive, options: TableOptions) -> list[tuple[SliceRead, ...]]:
