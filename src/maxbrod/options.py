@@ -353,6 +353,13 @@ class StorageOptions(Options):
     s3_path_style: bool | None = option(
         "Put the bucket into the path, not into the host name.", ARCHIVE, setting="storage.s3.path_style"
     )
+    signing_key: Path | None = option(
+        "An Ed25519 private key in PEM form: sign every commit to the catalog with it. 'maxbrod check --signature' "
+        "then proves that nobody else has changed the archive.",
+        ARCHIVE,
+        "FILE",
+        setting="storage.signing.key_file",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Self
 
 import pyarrow as pa
@@ -46,6 +47,7 @@ from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.replaced import retire
 from maxbrod.catalog.rows import Row, Run, decode_rows, encode_rows
 from maxbrod.catalog.schema import FORMAT_PROPERTY, SCHEMA, TABLE_PROPERTIES, check_format, has_checksums
+from maxbrod.catalog.statements import CatalogSigner, is_signed, keep_links, signer_of
 from maxbrod.catalog.validity import check_rows
 from maxbrod.config import StorageConfig
 from maxbrod.errors import (
@@ -96,10 +98,12 @@ class Followed:
 class Catalog(Queries):
     """Not thread-safe."""
 
-    def __init__(self, storage: Storage, table: Table) -> None:
+    def __init__(self, storage: Storage, table: Table, signer: CatalogSigner | None = None) -> None:
         self.url: Final = storage.url
         # Never in a colder storage class: a catalog that must be thawed first would be useless.
         self._storage: Final = storage.at_hand()
+        self._storage.signing = storage.signing
+        self._signer = signer
         self._table = table
         self.claim: int | None = None
         """The fence that this writer was given, if it is one of several that divide the work."""
@@ -115,7 +119,10 @@ class Catalog(Queries):
     @classmethod
     def create(cls, storage: Storage) -> Self:
         """The catalog of a new archive, without rows. RefusedError: there is one already."""
-        entry, kept = first_entry(), storage.at_hand()
+        entry, kept, signer = first_entry(), storage.at_hand(), signer_of(storage)
+        table = _decode(kept, Log(0, {entry_name(0): entry}))
+        if signer is not None:
+            entry, table = signer.sign(kept, None, entry, table)
         is_new = read_log(kept) is None
         try:
             if is_new:
@@ -125,9 +132,8 @@ class Catalog(Queries):
         if not is_new:
             message = "there is already an archive"
             raise RefusedError(message, operation="create the catalog", object_name=kept.url, hint="open it instead")
-        table = _decode(kept, Log(0, {entry_name(0): entry}))
         begin_ledger(kept)
-        return cls(storage, table)
+        return cls(storage, table, signer)
 
     @classmethod
     def find(cls, storage: Storage) -> Self | None:
@@ -150,6 +156,11 @@ class Catalog(Queries):
     def version(self) -> int:
         """The version of the table that this catalog has read or committed."""
         return self._table.log.version
+
+    @property
+    def table(self) -> Table:
+        """The table at this version, as its log describes it."""
+        return self._table
 
     @property
     def ledger(self) -> int:
@@ -182,7 +193,7 @@ class Catalog(Queries):
         if len(table.log.files) > _FOLLOWED_MAX:
             table = replace(table, log=shortened(table.log))
         known = {file.path for file in self._table.files}
-        catalog = Catalog(self._storage, table)
+        catalog = Catalog(self._storage, table, self._signer)
         files = catalog._files()
         rows = files.read(SCHEMA.names, files=[file for file in table.files if file.path not in known])
         count = sum(file.rows for file in table.files) - sum(file.rows for file in self._table.files)
@@ -323,6 +334,7 @@ class Catalog(Queries):
         if still_valid is None and not self.is_newest():
             raise overtaken(self.version + 1, self.url)
         files = self._files()
+        self._signer = self._signer or signer_of(self._storage)
         rewrite = plan_rewrite(files, added, gone)
         asked_at_ms = self._since_ms if since_ms is None else min(since_ms, self._since_ms)
         # By two clocks: one may be set back, the other stands still while the machine sleeps.
@@ -351,6 +363,7 @@ class Catalog(Queries):
             fence=fence,
             document=lambda onto: put_document(self._storage, onto, added=added, gone=gone),
             may_follow=None if still_valid is None else may_follow,
+            signer=self._signer,
         )
         self._written = {
             file.path: rows for file in self._table.files if (rows := self._written.get(file.path)) is not None
@@ -401,6 +414,8 @@ def open_writable(
     there are foreign objects. CorruptDataError: this is an archive that has lost its catalog.
     """
     storage = open_storage(url, options)
+    # A key that cannot be used is found out before anything is written.
+    signer_of(storage)
     catalog = Catalog.find(storage)
     if catalog is None:
         _refuse_foreign_objects(storage)
@@ -461,7 +476,8 @@ def keep_short(storage: Storage, table: Table, *, cleans: bool) -> Table:
         table = replace(table, log=put_checkpoint(storage, table.log, *encode_checkpoint(table.log)))
         # Entries are deleted only after a checkpoint that replaces them.
         if cleans:
-            delete_expired(storage)
+            signed = is_signed(table.log.files[entry_name(table.log.version)])
+            delete_expired(storage, *([partial(keep_links, storage)] if signed else []))
     return table
 
 

@@ -317,6 +317,10 @@ def _with_shared(config: Config, given: Mapping[str, Any]) -> Config:
     s3 = {name.removeprefix("s3_"): value for name, value in given.items() if name.startswith("s3_")}
     if s3:
         changed["storage"] = _with_s3(config.storage, s3)
+    if "signing_key" in given:
+        storage = changed.get("storage", config.storage)
+        signing = storage.signing.model_copy(update={"key_file": given["signing_key"]})
+        changed["storage"] = storage.model_copy(update={"signing": signing})
     if "bootstrap" in given or "command_config" in given:
         changed["kafka"] = kafka_of(config.kafka, given.get("bootstrap"), given.get("command_config"))
     return config.model_copy(update=changed)

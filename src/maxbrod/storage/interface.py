@@ -21,6 +21,8 @@ from maxbrod.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Buffer
 
+    from maxbrod.config import SigningConfig
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
@@ -87,6 +89,9 @@ class Storage(ABC):
 
     distant: bool = True
     """True if a read waits for a network, so that a reader should have several under way."""
+    signing: SigningConfig | None = None
+    """The keys of the catalog in this storage. If there are any, what is written gets digests that withstand a forger.
+    A storage does nothing with them: they are here because whoever writes to an archive has one."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -36,8 +36,11 @@ def open_storage(url: str, options: StorageConfig | None = None) -> Storage:
 
     A storage that a task opens counts there what is read through it, and reads nothing after a stop.
     """
-    storage, seat = _open_alone(url, options or StorageConfig()), seat_of_task()
-    return storage if seat is None else CountedStorage(storage, seat)
+    options = options or StorageConfig()
+    storage, seat = _open_alone(url, options), seat_of_task()
+    opened = storage if seat is None else CountedStorage(storage, seat)
+    opened.signing = None if options.signing.key_file is None else options.signing
+    return opened
 
 
 def _open_alone(url: str, options: StorageConfig) -> Storage:
