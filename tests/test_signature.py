@@ -22,7 +22,7 @@ from maxbrod.signature import (
     signed,
     verify_document,
 )
-from support.signing_keys import SECRET, key_pair, pem_pair
+from support.signing_keys import SECRET, key_pair, pem_pair, public_half
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,7 +131,7 @@ def test_a_created_key_signs_what_its_public_half_verifies_and_replaces_nothing(
     path = tmp_path / "catalog.key"
     made = create_signing_key(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    public = read_key(path.with_name(f"{path.name}.pub"))
+    public = read_key(public_half(path))
     assert public.private is None
     assert checked(signed(DOCUMENT, read_key(path)), public) == "ed25519"
     assert public.name == made.name

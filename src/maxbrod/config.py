@@ -172,6 +172,15 @@ class EncryptionConfig(SectionModel):
         return cls.model_validate({name: value for name, value in found.items() if value})
 
 
+class SigningConfig(SectionModel):
+    """The key that signs every commit to the catalog. It is kept outside the archive."""
+
+    key_file: Path | None = key("An Ed25519 private key in PEM form, which signs every commit; see --signing-key.")
+    trusted_keys: tuple[Path, ...] = key(
+        "Public keys that have signed earlier commits: those of former keys, and of other writers.", default=()
+    )
+
+
 class StorageConfig(SectionModel):
     """How to reach the storage of an archive, beyond its URL, and how long to retry."""
 
@@ -179,6 +188,7 @@ class StorageConfig(SectionModel):
     gcs: GcsConfig = GcsConfig()
     azure: AzureConfig = AzureConfig()
     encryption: EncryptionConfig = Field(default_factory=EncryptionConfig.of_environment)
+    signing: SigningConfig = SigningConfig()
     shared: bool = key("In a directory: give other users the access that the umask allows.", default=False)
     ca_file: Path | None = key("Authorities in PEM form to trust in addition to those of the system.")
     request_timeout_s: float = key("Seconds for one request, from connecting to its last byte.", default=60.0, gt=0)

@@ -360,6 +360,13 @@ class StorageOptions(Options):
         "FILE",
         setting="storage.encryption.key_file",
     )
+    signing_key: Path | None = option(
+        "An Ed25519 private key in PEM form: sign every commit to the catalog with it. 'maxbrod check --signature' "
+        "then proves that nobody else has changed the archive.",
+        ARCHIVE,
+        "FILE",
+        setting="storage.signing.key_file",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,6 +145,11 @@ def _written_by_others(path: Path, folder: Path | None = None) -> RefusedError:
     return _refused("others can write to this, or own it", path, hint)
 
 
+def state_path() -> Path:
+    """The folder of what must outlive a cache: `$XDG_STATE_HOME/maxbrod`, or that of the platform. May be missing."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "maxbrod"
+
+
 def cache_dir() -> Path:
     """`$MAXBROD_CACHE`, or the platform's cache folder. Created if missing; OSError if that fails.
 

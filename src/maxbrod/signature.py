@@ -64,6 +64,26 @@ class SigningKey:
             return hashlib.sha256(self.public.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]
         return hashlib.sha256(b"maxbrod key " + (self.secret or b"")).hexdigest()[:16]
 
+    def sign(self, text: bytes) -> bytes:
+        """The signature of these bytes. UsageError: this is the public half of a key."""
+        if self.secret is not None:
+            return hmac.digest(self.secret, text, "sha256")
+        if self.private is None:
+            raise UsageError("a public key cannot sign", hint="give the private key")
+        return self.private.sign(text)
+
+    def has_signed(self, text: bytes, value: bytes) -> bool:
+        """True if this key has signed these bytes."""
+        if self.secret is not None:
+            return hmac.compare_digest(hmac.digest(self.secret, text, "sha256"), value)
+        try:
+            if self.public is not None:
+                self.public.verify(value, text)
+                return True
+        except (InvalidSignature, ValueError):
+            pass
+        return False
+
 
 def create_signing_key(path: Path) -> SigningKey:
     """Create an Ed25519 key: the private half at `path`, mode 0600, the public half beside it, `.pub`.
@@ -131,13 +151,8 @@ def signed(document: Mapping[str, Any], key: SigningKey | None) -> dict[str, Any
     text = canonical(document)
     if key is None:
         made = {"algorithm": UNSIGNED, "key": None, "value": hashlib.sha256(text).hexdigest()}
-    elif key.secret is not None:
-        value = hmac.new(key.secret, text, hashlib.sha256).hexdigest()
-        made = {"algorithm": _HMAC, "key": key.name, "value": value}
-    elif key.private is not None:
-        made = {"algorithm": ED25519, "key": key.name, "value": key.private.sign(text).hex()}
     else:
-        raise UsageError("a public key cannot sign", hint="give the private key")
+        made = {"algorithm": key.algorithm, "key": key.name, "value": key.sign(text).hex()}
     return {**document, "signature": made}
 
 
@@ -177,15 +192,8 @@ def canonical(document: Mapping[str, Any]) -> bytes:
 
 
 def _holds(text: bytes, value: str, key: SigningKey | None) -> bool:
-    if key is None:
-        return hmac.compare_digest(hashlib.sha256(text).hexdigest().encode(), value.encode(errors="replace"))
-    if key.secret is not None:
-        made = hmac.new(key.secret, text, hashlib.sha256).hexdigest()
-        return hmac.compare_digest(made.encode(), value.encode(errors="replace"))
     try:
-        if key.public is not None:
-            key.public.verify(bytes.fromhex(value), text)
-            return True
-    except (InvalidSignature, ValueError):
-        pass
-    return False
+        found = bytes.fromhex(value)
+    except ValueError:
+        return False
+    return hashlib.sha256(text).digest() == found if key is None else key.has_signed(text, found)

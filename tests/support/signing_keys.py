@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -21,3 +23,8 @@ def pem_pair() -> tuple[bytes, bytes]:
 def key_pair() -> tuple[SigningKey, SigningKey]:
     private, public = (parse_key(data, name="test") for data in pem_pair())
     return private, public
+
+
+def public_half(path: Path) -> Path:
+    """Where `create_signing_key` writes the public half."""
+    return path.with_name(f"{path.name}.pub")

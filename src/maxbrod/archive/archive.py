@@ -23,7 +23,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.archive.surveyed import SNAPSHOT_PATH, SurveyedCatalog, rows_of, snapshot_of
-from maxbrod.catalog.catalog import Catalog, no_archive, open_writable
+from maxbrod.catalog.catalog import Catalog, open_writable
+from maxbrod.catalog.empty_places import no_archive
 from maxbrod.config import StorageConfig
 from maxbrod.errors import MaxbrodError, ObjectNotFoundError, UsageError
 from maxbrod.layouts.foreign import Layout, Survey

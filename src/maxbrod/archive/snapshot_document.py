@@ -6,7 +6,9 @@ hundred thousand partitions take a few hundred kilobytes. The contents of the cl
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from copy import deepcopy
@@ -31,6 +33,7 @@ _CARRIED_FIELD: Final = "carried"
 RUNS: Final = "runs"
 _OPERATION: Final = "read a snapshot"
 _NEVER: Final = -1
+_DIGEST: Final = re.compile(r"\.([0-9a-f]{64})\.json\.zst$")
 
 ExplainedGap: TypeAlias = tuple[int, int, str]
 """The first offset, the first offset after, and the reason."""
@@ -89,6 +92,18 @@ class RunFacts:
     statistics: Mapping[str, Any]
     commit: int
     """The version of the catalog that the row was to be committed as. Only one of two runs with the same was."""
+
+
+def snapshot_path(name: str, data: bytes, *, signed: bool) -> str:
+    """The path of an encoded snapshot. `signed`: the catalog is, so the name that a row has vouches for the bytes."""
+    digest = f".{hashlib.sha256(data).hexdigest()}" if signed else ""
+    return f"snapshots/{name}{digest}.json.zst"
+
+
+def digest_in(path: str) -> str | None:
+    """The SHA-256 that the name of a snapshot has; None if it has none."""
+    matched = _DIGEST.search(path)
+    return None if matched is None else matched[1]
 
 
 def encode(snapshot: Snapshot) -> bytes:

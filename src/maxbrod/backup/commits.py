@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.knowledge import RunKnowledge, encode_carried
-from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of
+from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of, snapshot_path
 from maxbrod.backup.archive_state import ArchiveState, SharedSnapshot, StoredDocument, read_archive_state
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.commits import fenced
@@ -77,6 +77,8 @@ class Commits:
         self._caught_up = False
         """True if others have committed since this run looked at the cluster."""
         self._recorded_at_ms = 0
+        self._stored_snapshots: list[str] = []
+        """The snapshot that the current attempt to record the run has stored, if any."""
 
     @property
     def _divided(self) -> bool:
@@ -132,6 +134,7 @@ class Commits:
             if self._caught_up:
                 cluster = self._newest_cluster(cluster)
             before = self.points_before()
+            self._stored_snapshots = []
             try:
                 self._record(archive, cluster, before, attempt)
             except RefusedError:
@@ -140,13 +143,9 @@ class Commits:
             else:
                 break
             # Nothing names it, and a catalog that is rebuilt from objects would take it for a run.
-            archive.storage.delete([self._snapshot_path(attempt)])
+            archive.storage.delete(self._stored_snapshots)
             time.sleep(_PAUSE_S * attempt)
         return before
-
-    def _snapshot_path(self, attempt: int) -> str:
-        """A name is never used twice, also if the commit that was to name the first object was refused."""
-        return f"snapshots/{self.state.run.run_id}{f'-{attempt}' if attempt else ''}.json.zst"
 
     def points_before(self) -> Mapping[PartitionId, int | None]:
         run = self.state.run
@@ -290,9 +289,13 @@ class Commits:
         changes = None if last is None else last.changes_to(stored.document)
         if last is not None and changes is not None:
             return last, changes
-        path = self._snapshot_path(attempt)
         runs = () if last is None else last.encode_runs()
-        archive.storage.put(path, encode(replace(snapshot, runs=runs)))
+        data = encode(replace(snapshot, runs=runs))
+        # A name is never used twice, also if the commit that was to name the first object was refused.
+        name = f"{self.state.run.run_id}{f'-{attempt}' if attempt else ''}"
+        path = snapshot_path(name, data, signed=archive.storage.signing is not None)
+        self._stored_snapshots = [path]
+        archive.storage.put(path, data)
         return SharedSnapshot(path=path, stored=stored), []
 
 

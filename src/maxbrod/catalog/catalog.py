@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Self
 
 import pyarrow as pa
@@ -27,11 +28,11 @@ from maxbrod.catalog.commits import (
     plan_rewrite,
     write_commit,
 )
+from maxbrod.catalog.empty_places import no_archive, refuse_foreign_objects
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.generations import GenerationChanges
-from maxbrod.catalog.ledger import LEDGER, begin_ledger, put_document
+from maxbrod.catalog.ledger import begin_ledger, put_document
 from maxbrod.catalog.log import (
-    BRING_BACK,
     LOG_FOLDER,
     Log,
     delete_expired,
@@ -46,25 +47,19 @@ from maxbrod.catalog.queries import Queries
 from maxbrod.catalog.replaced import retire
 from maxbrod.catalog.rows import Row, Run, decode_rows, encode_rows
 from maxbrod.catalog.schema import FORMAT_PROPERTY, SCHEMA, TABLE_PROPERTIES, check_format, has_checksums
+from maxbrod.catalog.statements import CatalogSigner, is_signed, keep_links, signer_of
 from maxbrod.catalog.validity import check_rows
 from maxbrod.config import StorageConfig
 from maxbrod.errors import (
     CorruptDataError,
     MaxbrodError,
-    NoArchiveError,
     ObjectExistsError,
     RefusedError,
     UnavailableError,
 )
 from maxbrod.model import now_ms
-from maxbrod.storage.composed import SCHEDULE_FOLDER
-from maxbrod.storage.interface import KEYS, Storage
-from maxbrod.storage.stores import encrypted, is_locked, locked, open_storage, probe_conditional_puts
-
-_PROBES: Final = "probes/"
-_FIRST_DOCUMENT: Final = f"{LEDGER}/{0:020}-"
-_OBJECTS: Final = ("catalog", "snapshots", "packs", "segments")
-"""Folders that only an archive has, the one with the fewest objects first."""
+from maxbrod.storage.interface import Storage
+from maxbrod.storage.stores import encrypted, open_storage, probe_conditional_puts
 
 _CHECKPOINT_EVERY: Final = int(TABLE_PROPERTIES["delta.checkpointInterval"])
 _CLEANUP_EVERY: Final = 2 * _CHECKPOINT_EVERY
@@ -96,10 +91,12 @@ class Followed:
 class Catalog(Queries):
     """Not thread-safe."""
 
-    def __init__(self, storage: Storage, table: Table) -> None:
+    def __init__(self, storage: Storage, table: Table, signer: CatalogSigner | None = None) -> None:
         self.url: Final = storage.url
         # Never in a colder storage class: a catalog that must be thawed first would be useless.
         self._storage: Final = storage.at_hand()
+        self._storage.signing = storage.signing
+        self._signer = signer
         self._table = table
         self.claim: int | None = None
         """The fence that this writer was given, if it is one of several that divide the work."""
@@ -115,7 +112,10 @@ class Catalog(Queries):
     @classmethod
     def create(cls, storage: Storage) -> Self:
         """The catalog of a new archive, without rows. RefusedError: there is one already."""
-        entry, kept = first_entry(), storage.at_hand()
+        entry, kept, signer = first_entry(), storage.at_hand(), signer_of(storage)
+        table = _decode(kept, Log(0, {entry_name(0): entry}))
+        if signer is not None:
+            entry, table = signer.sign(kept, None, entry, table)
         is_new = read_log(kept) is None
         try:
             if is_new:
@@ -125,9 +125,8 @@ class Catalog(Queries):
         if not is_new:
             message = "there is already an archive"
             raise RefusedError(message, operation="create the catalog", object_name=kept.url, hint="open it instead")
-        table = _decode(kept, Log(0, {entry_name(0): entry}))
         begin_ledger(kept)
-        return cls(storage, table)
+        return cls(storage, table, signer)
 
     @classmethod
     def find(cls, storage: Storage) -> Self | None:
@@ -150,6 +149,11 @@ class Catalog(Queries):
     def version(self) -> int:
         """The version of the table that this catalog has read or committed."""
         return self._table.log.version
+
+    @property
+    def table(self) -> Table:
+        """The table at this version, as its log describes it."""
+        return self._table
 
     @property
     def ledger(self) -> int:
@@ -182,7 +186,7 @@ class Catalog(Queries):
         if len(table.log.files) > _FOLLOWED_MAX:
             table = replace(table, log=shortened(table.log))
         known = {file.path for file in self._table.files}
-        catalog = Catalog(self._storage, table)
+        catalog = Catalog(self._storage, table, self._signer)
         files = catalog._files()
         rows = files.read(SCHEMA.names, files=[file for file in table.files if file.path not in known])
         count = sum(file.rows for file in table.files) - sum(file.rows for file in self._table.files)
@@ -323,6 +327,7 @@ class Catalog(Queries):
         if still_valid is None and not self.is_newest():
             raise overtaken(self.version + 1, self.url)
         files = self._files()
+        self._signer = self._signer or signer_of(self._storage)
         rewrite = plan_rewrite(files, added, gone)
         asked_at_ms = self._since_ms if since_ms is None else min(since_ms, self._since_ms)
         # By two clocks: one may be set back, the other stands still while the machine sleeps.
@@ -351,6 +356,7 @@ class Catalog(Queries):
             fence=fence,
             document=lambda onto: put_document(self._storage, onto, added=added, gone=gone),
             may_follow=None if still_valid is None else may_follow,
+            signer=self._signer,
         )
         self._written = {
             file.path: rows for file in self._table.files if (rows := self._written.get(file.path)) is not None
@@ -401,6 +407,8 @@ def open_writable(
     there are foreign objects. CorruptDataError: this is an archive that has lost its catalog.
     """
     storage = open_storage(url, options)
+    # A key that cannot be used is found out before anything is written.
+    signer_of(storage)
     catalog = Catalog.find(storage)
     encrypts = options.encryption.given and not storage.encrypted
     if catalog is None:
@@ -430,21 +438,6 @@ def open_writable(
     return storage, catalog
 
 
-def refuse_foreign_objects(storage: Storage) -> None:
-    """Objects beside a new catalog would be garbage that no row names, and `gc` would delete them."""
-    error = no_archive(storage)
-    if isinstance(error, CorruptDataError):
-        raise error
-    for info in storage.list():
-        if not is_leftover(info.path) and not info.path.startswith((f"{SCHEDULE_FOLDER}/", f"{KEYS}/")):
-            raise RefusedError(
-                "there are objects here, but no catalog of an archive",
-                operation="open for writing",
-                object_name=storage.name_of(info.path),
-                hint="name an empty place",
-            )
-
-
 def load_table(storage: Storage) -> Table | None:
     """The newest version, refused if this release does not support its format; None if there is none."""
     log = read_log(storage)
@@ -470,32 +463,6 @@ def keep_short(storage: Storage, table: Table, *, cleans: bool) -> Table:
         table = replace(table, log=put_checkpoint(storage, table.log, *encode_checkpoint(table.log)))
         # Entries are deleted only after a checkpoint that replaces them.
         if cleans:
-            delete_expired(storage)
+            signed = is_signed(table.log.files[entry_name(table.log.version)])
+            delete_expired(storage, *([partial(keep_links, storage)] if signed else []))
     return table
-
-
-def no_archive(storage: Storage) -> MaxbrodError:
-    """The error for a missing catalog: nothing was ever backed up here, or the catalog was lost, or needs a key."""
-    if is_locked(storage):
-        return locked(storage)
-    found = next((info for folder in _OBJECTS for info in storage.list(folder) if not is_leftover(info.path)), None)
-    if found is None:
-        return NoArchiveError(
-            "there is no archive",
-            operation="open the catalog",
-            object_name=storage.url,
-            hint="check the URL; a first backup creates the archive",
-        )
-    return CorruptDataError(
-        f"the catalog of the archive is missing, but its objects exist, such as {found.path}",
-        operation="open the catalog",
-        object_name=storage.name_of(LOG_FOLDER),
-        hint=BRING_BACK,
-    )
-
-
-def is_leftover(path: str) -> bool:
-    """True if a first opening that was killed left this: a probe, an empty ledger, or a log entry without its name."""
-    return path.startswith((_PROBES, _FIRST_DOCUMENT)) or (
-        path.startswith(f"{LOG_FOLDER}/") and not path.endswith((".json", ".parquet"))
-    )

@@ -76,6 +76,8 @@ class Table:
     """The version of `FENCE_ID`."""
     ledger: int = 0
     """The version of `LEDGER_ID`."""
+    table_id: str = ""
+    """Delta's id of the table, which it keeps for its lifetime."""
 
 
 def first_entry() -> bytes:
@@ -269,6 +271,7 @@ def _table_of(delta: DeltaTable, log: Log) -> Table:
         transaction=delta.transaction_version(APPLICATION_ID) or 0,
         fence=delta.transaction_version(FENCE_ID) or 0,
         ledger=delta.transaction_version(LEDGER_ID) or 0,
+        table_id=str(delta.metadata().id),
     )
 
 

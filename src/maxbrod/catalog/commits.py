@@ -41,6 +41,7 @@ from maxbrod.storage.interface import Storage
 
 if TYPE_CHECKING:
     from maxbrod.catalog.catalog import Catalog
+    from maxbrod.catalog.statements import CatalogSigner
 
 
 NONCE_KEY: Final = "maxbrod.commit"
@@ -186,15 +187,20 @@ def write_commit(
     fence: int | None = None,
     document: Callable[[Table], tuple[str, int] | None] | None = None,
     may_follow: Callable[[Table], bool] | None = None,
+    signer: CatalogSigner | None = None,
 ) -> Table:
     """Write the data files, then the commit; the table after it. When this returns, the commit is durable.
 
     Files come first: an entry must never name a file that is not durable. `batch` and `fence`, a new fence of the
     catalog, are committed with the rows. `document` puts the document of this commit onto a table into the ledger, if
     it needs one, and returns its path and number. If others commit meanwhile, and only add rows, the commit follows
-    theirs without planning or writing its rows again, provided that `may_follow` allows it on that table.
+    theirs without planning or writing its rows again, provided that `may_follow` allows it on that table. `signer`
+    signs the entry.
     """
     now = now_ms()
+    if signer is not None:
+        # Its rows are written again, and signed: they must be those that were signed before.
+        files.demand_digests([*rewrite.touched, *rewrite.folded])
     rows, runs = rewrite.rows, None
     if may_follow is not None:
         # A run records the version that commits it, so that it is written again for each version that is tried.
@@ -228,6 +234,8 @@ def write_commit(
                 **({} if in_ledger is None else {LEDGER_ID: in_ledger[1]}),
             },
         )
+        if signer is not None:
+            entry, after = signer.sign(storage, table, entry, after)
         if _put_entry(storage, version, entry):
             committed = after
             continue

@@ -5,7 +5,9 @@ No reader uses a file that no commit names.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +51,8 @@ _READERS: Final = 8
 _FILES_AHEAD: Final = 4
 _BATCHES_AHEAD: Final = 4
 """The batches that a scan reads ahead. Arrow's own 16 batches took a gigabyte for a catalog of five million rows."""
+
+_NAME: Final = re.compile(r"part-[0-9a-f-]{36}-([0-9a-f]{64})\.zstd\.parquet")
 
 _FORMAT: Final = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
@@ -156,7 +160,9 @@ class DataFiles:
         path = self._path_of(file.path)
         try:
             if file.bytes <= _WHOLE_BYTES_MAX:
-                return _FORMAT.make_fragment(pa.py_buffer(self._storage.get(path, size=file.bytes)))
+                data = self._storage.get(path, size=file.bytes)
+                self._demand_digest(file.path, data)
+                return _FORMAT.make_fragment(pa.py_buffer(data))
             self._storage.head(path)
         except ObjectNotFoundError as error:
             raise CorruptDataError(
@@ -170,6 +176,21 @@ class DataFiles:
             raise
         return _FORMAT.make_fragment(pa.PythonFile(ObjectFile(self._storage, path, file.bytes), mode="r"))
 
+    def demand_digests(self, files: Iterable[DataFile]) -> None:
+        """CorruptDataError: one of these files is not the one that was written under its name.
+
+        Smaller files are checked whenever they are read.
+        """
+        for file in files:
+            if file.bytes > _WHOLE_BYTES_MAX:
+                self._demand_digest(file.path, self._storage.get(self._path_of(file.path), size=file.bytes))
+
+    def _demand_digest(self, path: str, data: memoryview) -> None:
+        expected = digest_of(path)
+        if expected is not None and hashlib.sha256(data).hexdigest() != expected:
+            exchanged = ValueError("its SHA-256 is not the one in its name: it was damaged, or exchanged")
+            raise damaged(self._storage.name_of(f"{TABLE_FOLDER}/{path}"), exchanged)
+
     def write(self, rows: pa.Table, *, written_at: int) -> list[AddAction]:
         """Write rows in `SORT_ORDER`, usually as one file; the actions that a commit adds them with."""
         rows = rows.sort_by(SORT_ORDER)
@@ -179,10 +200,10 @@ class DataFiles:
         ]
 
     def _write_file(self, rows: pa.Table, written_at: int) -> AddAction:
-        path = f"part-{uuid.uuid4()}.zstd.parquet"
         stream = pa.BufferOutputStream()
         pq.write_table(rows, stream, compression="zstd", row_group_size=_GROUP_ROWS, write_page_checksum=True)
         data = stream.getvalue()
+        path = new_name(data)
         with self._storage.create(f"{TABLE_FOLDER}/{path}") as writer:
             writer.write(memoryview(data))
         if rows.num_rows < KEPT_ROWS:
@@ -257,6 +278,17 @@ class DataFiles:
             return check_name(f"{TABLE_FOLDER}/{path}")
         except UsageError as error:
             raise damaged(self._storage.name_of(LOG_FOLDER), error) from None
+
+
+def new_name(data: pa.Buffer) -> str:
+    """A name that no data file ever had. It has the file's SHA-256, so that no file passes for another."""
+    return f"part-{uuid.uuid4()}-{hashlib.sha256(data).hexdigest()}.zstd.parquet"
+
+
+def digest_of(path: str) -> str | None:
+    """The SHA-256 that a data file has in its name; None if an older release wrote it."""
+    matched = _NAME.fullmatch(path)
+    return None if matched is None else matched[1]
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -7,7 +7,7 @@ errors as every other object.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -155,15 +155,20 @@ def put_checkpoint(storage: Storage, log: Log, checkpoint: bytes, pointer: bytes
     return Log(log.version, {name: checkpoint, entry_name(log.version): log.files[entry_name(log.version)]})
 
 
-def delete_expired(storage: Storage) -> None:
-    """Delete entries and checkpoints older than an hour that precede a checkpoint older than an hour."""
+def delete_expired(storage: Storage, before: Callable[[list[str]], object] = lambda _: None) -> None:
+    """Delete entries and checkpoints older than an hour that precede a checkpoint older than an hour.
+
+    `before` is called with their names; if it raises, nothing is deleted.
+    """
     listed = list(storage.list(LOG_FOLDER))
     before_ms = time_of(listed) - LOG_RETENTION_MS
     old = [(_name_of(info), info) for info in listed if info.modified_ms < before_ms]
     checkpoints = [int(matched[1]) for name, _ in old if (matched := _CHECKPOINT.fullmatch(name)) and not matched[2]]
     first = max(checkpoints, default=0)
     numbered = ((info.path, _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name)) for name, info in old)
-    storage.delete([path for path, matched in numbered if matched is not None and int(matched[1]) < first])
+    expired = [path for path, matched in numbered if matched is not None and int(matched[1]) < first]
+    before(expired)
+    storage.delete(expired)
 
 
 def time_of(listed: Iterable[ObjectInfo]) -> int:

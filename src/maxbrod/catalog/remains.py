@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import RemoveAction
 
 from maxbrod.catalog.catalog import keep_short, load_table
-from maxbrod.catalog.codec import APPLICATION_ID, Table, encode_commit, encode_whole
+from maxbrod.catalog.codec import APPLICATION_ID, Table, decode_log, encode_commit, encode_whole
 from maxbrod.catalog.commits import NONCE_KEY, overtaken, widen
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.ledger import SliceKey, slice_keys
@@ -41,6 +41,7 @@ from maxbrod.catalog.log import (
     unchecked,
 )
 from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, TABLE_PROPERTIES, Kind
+from maxbrod.catalog.statements import signer_of
 from maxbrod.catalog.validity import check_rows, find_fault
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectExistsError
 from maxbrod.model import now_ms
@@ -194,7 +195,7 @@ def replace_catalog(
 ) -> None:
     """Make these rows the catalog. RefusedError: another writer has committed meanwhile; nothing is visible."""
     check_rows(rows)
-    storage = storage.at_hand()
+    signer, storage = signer_of(storage), storage.at_hand()
     now = now_ms()
     if table is not None and version == table.log.version + 1:
         files = DataFiles(storage, table)
@@ -203,6 +204,8 @@ def replace_catalog(
         entry, committed = encode_commit(
             table, adds, removes, metadata={NONCE_KEY: uuid.uuid4().hex}, transactions=transactions
         )
+        if signer is not None:
+            entry, committed = signer.sign_anew(storage, entry, committed)
         _put_entry(storage, version, entry)
         keep_short(storage, committed, cleans=False)
         return
@@ -210,6 +213,10 @@ def replace_catalog(
     adds = DataFiles(storage, empty).write(rows, written_at=now)
     metadata = {NONCE_KEY: uuid.uuid4().hex}
     entry, checkpoint, pointer = encode_whole(version, adds, metadata=metadata, transactions=transactions)
+    if signer is not None:
+        name = storage.name_of(LOG_FOLDER)
+        made = decode_log(Log(version, {checkpoint_name(version): checkpoint, entry_name(version): entry}), name=name)
+        entry, _ = signer.sign_anew(storage, entry, made)
     _put_entry(storage, version, entry)
     # The commit point: without it the entry lacks those before it.
     storage.put(log_path(checkpoint_name(version)), checkpoint)

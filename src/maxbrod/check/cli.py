@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from maxbrod.check.deep import DeepCheckReport
     from maxbrod.check.foreign import ForeignCheckReport
     from maxbrod.check.run import CheckReport
+    from maxbrod.check.signatures import SignatureReport
 
 _PROBLEMS_SHOWN: Final = 100
 _RUNS_SHOWN: Final = 10
@@ -50,7 +51,8 @@ def check(call: Call[CheckOptions]) -> None:
     snapshot of the last backup must agree. With --deep, Spark reads every object and verifies digests, batch checksums,
     and the counts and timestamps of records. A deep check that was interrupted resumes if the same command runs again.
     No cluster is contacted: records that the cluster has beyond the archive are reported only if the last backup could
-    not archive them. The exit code is 3 if offsets are missing, and 4 if objects are missing or damaged.
+    not archive them. With --signature, the catalog must be signed by the key that you give, and continue the newest
+    version that was seen before. The exit code is 3 if offsets are missing, and 4 if objects are missing or damaged.
 
     For example:
 
@@ -59,6 +61,8 @@ def check(call: Call[CheckOptions]) -> None:
       maxbrod check -a s3://backups/kafka 'orders-*' --json
 
       maxbrod check -a s3://backups/kafka --deep --sample 5%
+
+      maxbrod check -a s3://backups/kafka --deep --signature catalog.key.pub
 
       maxbrod check -a s3://backups/kafka --repair
     """
@@ -71,10 +75,13 @@ def check(call: Call[CheckOptions]) -> None:
     if options.repair:
         _repair(opened, yes=options.yes, quiet=call.as_json)
         opened = open_archive(call.archive, config.storage, layout=config.layout, records=deep)
-    if not opened.is_native:
+    if not options.signature and (options.since_version is not None or options.pin is not None):
+        raise UsageError("--since-version and --pin are about signatures", hint="give --signature KEY")
+    if not opened.is_native and not options.signature:
         _check_foreign(call, opened, deep=deep)
     started_at = now_ms()
     with TemporaryFile("w+", encoding="utf-8") as problems:
+        signature, unsigned = _check_signatures(call, opened, deep=deep)
         with looking(call, "listing objects"):
             quick: CheckReport = load("check.run:check_archive")(
                 opened,
@@ -82,7 +89,9 @@ def check(call: Call[CheckOptions]) -> None:
                 kept_max=0 if call.as_json else _PROBLEMS_SHOWN,
                 # As lines: there may be millions, and an error later must be the only document.
                 on_problem=partial(_write, problems) if call.as_json else None,
+                found_before=unsigned,
             )
+        quick = replace(quick, signature=signature)
         found = _check_deep(call, opened, part=part or 1.0) if deep else None
         verdict = quick.verdict if found is None else found.verdict_with(quick.problem_counts)
         whole = not options.topics and verdict is not Verdict.STOPPED
@@ -102,6 +111,21 @@ def check(call: Call[CheckOptions]) -> None:
             print_line(f"not recorded for 'maxbrod status': {unrecorded}")
     if verdict.exit_code:
         raise typer.Exit(verdict.exit_code)
+
+
+def _check_signatures(
+    call: Call[CheckOptions], archive: Archive, *, deep: bool
+) -> tuple[SignatureReport | None, list[Problem]]:
+    options = call.options
+    if not options.signature:
+        return None, []
+    from maxbrod.check.signatures import accepted_keys, check_signatures  # noqa: PLC0415 - as above
+
+    keys = accepted_keys(options.signature)
+    with looking(call, "verifying signatures"):
+        return check_signatures(
+            archive, keys, since_version=options.since_version, pin=options.pin, every_snapshot=deep
+        )
 
 
 def _check_deep(call: Call[CheckOptions], archive: Archive, *, part: float) -> DeepCheckReport:
@@ -242,6 +266,8 @@ def _print(report: CheckReport, found: DeepCheckReport | None) -> None:
             f"read {counted(found.checked, 'slice')}{drawn} with {counted(found.records_checked, 'record')} and "
             f"{human_bytes(found.bytes_checked)}{before}"
         )
+    for line in () if report.signature is None else load("check.signatures:signature_lines")(report.signature):
+        print_line(line)
     print_line(f"recovery point: {human_time(report.recovery_point) or 'none'}")
 
 

@@ -1,11 +1,14 @@
 """The options of `maxbrod check`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from maxbrod.option_values import Paths
 from maxbrod.options import MetricsOptions, TopicWords, option
 
 DEEP: Final = "Deep check"
+SIGNATURE: Final = "Signature"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +19,22 @@ class CheckOptions(MetricsOptions):
     seed: int | None = option("Draw the sample that this number determines.", DEEP, "N", low=0)
     restart: bool = option(
         "Read everything, including what an interrupted check has already read.", DEEP, default=False
+    )
+    signature: Paths = option(
+        "Prove that the catalog was signed with this Ed25519 key, and that nobody else has removed, exchanged or "
+        "rolled back anything. The public key is sufficient. May be repeated: any of the keys may have signed.",
+        SIGNATURE,
+        "KEY",
+        default=(),
+    )
+    since_version: int | None = option(
+        "With --signature: accept that versions of the catalog below this one are not signed.", SIGNATURE, "N", low=1
+    )
+    pin: Path | None = option(
+        "With --signature: the file that remembers the newest version seen, so that a rollback shows. By default in "
+        "$XDG_STATE_HOME/maxbrod/pins.",
+        SIGNATURE,
+        "FILE",
     )
     repair: bool = option(
         "First put right what can be: objects that something else has deleted become gaps 'pruned', after a "

@@ -34,6 +34,12 @@ class ProblemKind(StrEnum):
     """A slice whose bytes are not what was written."""
     UNREADABLE = "unreadable"
     """A snapshot that cannot be read."""
+    UNSIGNED = "unsigned"
+    """What no accepted key has signed: versions of the catalog, or what they name without a digest."""
+    EXCHANGED = "exchanged"
+    """An object that is not the one that was signed."""
+    ROLLED_BACK = "rolled back"
+    """The archive does not continue a version that was seen before."""
     LIMIT = "limit"
     """A batch that unpacks to more than was looked into. Its bytes are those that were written: nothing is wrong."""
 

@@ -33,6 +33,7 @@ from maxbrod.catalog.schema import SCHEMA, Kind
 from maxbrod.catalog.tiling import TILING_COLUMNS, Overlap, Tiling, UncoveredRange, find_tiling_faults
 from maxbrod.check.objects import NeededObjects
 from maxbrod.check.problems import Problem, ProblemKind, Verdict, verdict_of
+from maxbrod.check.signatures import SignatureReport
 from maxbrod.errors import EXIT_DONE, CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.model import GapReason, PartitionId, now_ms
 from maxbrod.registry.stored import read_registry
@@ -84,6 +85,8 @@ class CheckReport(Report):
     """All of them, or the first."""
     problem_counts: Mapping[ProblemKind, int]
     """The number of problems of each kind."""
+    signature: SignatureReport | None = None
+    """What the signatures of the catalog prove; None: it was not asked for."""
     published: ClassVar = ("verdict", "exit_code")
 
     @property
@@ -125,12 +128,14 @@ def check_archive(
     kept_max: int | None = None,
     on_problem: Callable[[Problem], None] | None = None,
     on_rows: Callable[[pa.Table], None] | None = None,
+    found_before: Sequence[Problem] = (),
 ) -> CheckReport:
     """Check all topics, or those that match. What is wrong with the archive is in the report, never raised.
 
     The report has the first `kept_max` problems, or all: an archive that lost its objects has as many as rows.
     `on_problem` is called for every one. `runs` are those of the catalog, if the caller has read them; `on_rows` is
-    called with all rows, which are read once, in portions that have all rows of their partitions.
+    called with all rows, which are read once, in portions that have all rows of their partitions. `found_before` are
+    problems that the caller has found.
     """
     catalog, storage = archive.catalog, archive.storage
     # The catalog is read before objects are listed: everything that its rows name existed at their commit.
@@ -152,6 +157,7 @@ def check_archive(
     rows.objects.add(others)
     lacking = rows.objects.lacking(storage)
     found = _Problems(kept_max, on_problem)
+    found.add(found_before)
     if not runs and not rows.count:
         hint = "run 'maxbrod backup' and look at its output"
         found.add([Problem(kind=ProblemKind.EMPTY, message="no run has stored anything here", hint=hint)])

@@ -321,6 +321,10 @@ def _with_shared(config: Config, given: Mapping[str, Any]) -> Config:
         storage = changed.get("storage", config.storage)
         encryption = storage.encryption.model_copy(update={"key_file": given["archive_key"]})
         changed["storage"] = storage.model_copy(update={"encryption": encryption})
+    if "signing_key" in given:
+        storage = changed.get("storage", config.storage)
+        signing = storage.signing.model_copy(update={"key_file": given["signing_key"]})
+        changed["storage"] = storage.model_copy(update={"signing": signing})
     if "bootstrap" in given or "command_config" in given:
         changed["kafka"] = kafka_of(config.kafka, given.get("bootstrap"), given.get("command_config"))
     return config.model_copy(update=changed)

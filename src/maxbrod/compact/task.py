@@ -131,9 +131,9 @@ def _write(
     found = []
     pool = ThreadPoolExecutor(_READERS, "read") if storage.distant else nullcontext()
     with pool as readers, storage.create(path) as writer:
-        opened = OpenObject(path, writer)
+        opened = OpenObject(path, writer, strong=storage.signing is not None)
         for part, joined in zip(item.parts, item.slices, strict=True):
-            out = _NewSlice(path, writer, compression, framed=framed)
+            out = _NewSlice(path, writer, compression, framed=framed, strong=opened.strong)
             for block, logs in _read_blocks(storage, part, readers, whole=not as_stored):
                 if logs is None:
                     for source in block:
@@ -300,10 +300,12 @@ def _about(storage: Storage, source: Slice, error: MaxbrodError) -> MaxbrodError
 class _NewSlice:
     """One row's slice of the new object."""
 
-    def __init__(self, path: str, writer: Writer, compression: Compression, *, framed: bool) -> None:
+    def __init__(
+        self, path: str, writer: Writer, compression: Compression, *, framed: bool, strong: bool = False
+    ) -> None:
         self._path, self._writer, self._framed = path, writer, framed
         self._position = writer.size
-        self._digest = SliceDigest()
+        self._digest = SliceDigest(strong=strong)
         self._frames = FrameEncoder(compression.level) if framed else None
         self._unpacker = Unpacker() if compression.mode is CompressionMode.ZSTD else None
         self.raw_bytes = 0

@@ -13,7 +13,7 @@ from maxbrod.archive.archive import Archive, open_archive, open_for_writing
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.knowledge import carry, encode_carried
 from maxbrod.archive.selection import Incarnation, newest_ids, select_names
-from maxbrod.archive.snapshot_document import RunFacts, encode, gaps_of
+from maxbrod.archive.snapshot_document import RunFacts, encode, gaps_of, snapshot_path
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Gap, Row, Run, Segment, decode_rows, new_run_id
 from maxbrod.config import StorageConfig, complaints
@@ -352,7 +352,7 @@ class NativeTarget:
         snapshot = moment.snapshot
         if snapshot is None or not self._committed:
             return
-        path, at = f"snapshots/{self._run_id}.json.zst", now_ms()
+        at = now_ms()
         ends, topics = {**snapshot.ends, **self._positions}, {**snapshot.topics, **self._names}
         known, before = moment.knowledge, self._before.knowledge
         # What the source carries on, and what the target knew of topics that the source no longer has.
@@ -374,7 +374,9 @@ class NativeTarget:
                 started_at=started_at_ms, finished_at=at, statistics={}, commit=self._archive.catalog.version + 1
             ),
         )
-        self._archive.storage.put(path, encode(converted))
+        storage, data = self._archive.storage, encode(converted)
+        path = snapshot_path(self._run_id, data, signed=storage.signing is not None)
+        storage.put(path, data)
         run = Run(run_id=self._run_id, started_at=started_at_ms, finished_at=at, snapshot=path, written_at=at)
         self._archive.catalog.commit([run])
 

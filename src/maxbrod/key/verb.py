@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from maxbrod.catalog.catalog import Catalog, no_archive, refuse_foreign_objects
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.empty_places import no_archive, refuse_foreign_objects
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.key.report import KeyChange, KeysReport, KnownKey
 from maxbrod.private_files import create_private

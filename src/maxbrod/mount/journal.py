@@ -34,7 +34,7 @@ from maxbrod import strict_json
 from maxbrod.errors import CorruptDataError, MaxbrodError, RefusedError, UnsupportedFormatError, UsageError
 from maxbrod.model import now_ms, topic_id_text
 from maxbrod.mount.positions import GroupTopic, HeldOffset, PositionKey
-from maxbrod.private_files import make_private, opened
+from maxbrod.private_files import make_private, opened, state_path
 from maxbrod.storage.beneath import sync_folder
 
 LOCK: Final = "lock"
@@ -150,9 +150,8 @@ class JournalState:
 
 def default_state(archives: Iterable[str]) -> Path:
     """Where a mount of these archives keeps its state unless told otherwise: in the user's state folder."""
-    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     digest = hashlib.sha256("\n".join(sorted(archives)).encode()).hexdigest()
-    return home / "maxbrod" / "mounts" / digest[:16]
+    return state_path() / "mounts" / digest[:16]
 
 
 def read_journal(folder: Path) -> JournalState:

@@ -166,7 +166,7 @@ def _compare(storage: Storage, item: ObjectToExamine, known: Sequence[FoundSlice
         digest, problem = None, f"the object has {item.size} bytes, the slice ends at {end}"
         if end <= item.size:
             try:
-                digest = window.digest(stored.position, stored.bytes)
+                digest = window.digest(stored.position, stored.bytes, like=stored.digest)
                 problem = f"the bytes have the digest {digest}, but {stored.digest} was written"
             except CorruptDataError as error:
                 problem = error.message
@@ -188,8 +188,8 @@ class _ObjectWindow:
         self._storage, self._path, self._size = storage, path, size
         self._start, self._data = 0, np.empty(0, np.uint8)
 
-    def digest(self, position: int, size: int) -> str:
-        digest, end = SliceDigest(), position + size
+    def digest(self, position: int, size: int, *, like: str) -> str:
+        digest, end = SliceDigest.like(like), position + size
         while position < end:
             if not self._start <= position < self._start + self._data.size:
                 part = self._read(position, min(REQUEST_BYTES, self._size - position), end - position)
@@ -256,8 +256,8 @@ class TransactionScan:
 @dataclass(slots=True)
 class _OpenSlice:
     position: int
+    digest: SliceDigest
     tally: SliceTally = field(default_factory=SliceTally)
-    digest: SliceDigest = field(default_factory=SliceDigest)
     scan: TransactionScan = field(default_factory=TransactionScan)
 
 
@@ -275,7 +275,7 @@ class _SliceAuthor:
 
     def read_frames(self) -> None:
         """Read a segment in frames without a table of contents: one slice, because a slice is whole frames."""
-        item, opened = self._item, _OpenSlice(position=0)
+        item, opened = self._item, _OpenSlice(position=0, digest=self._new_digest())
         room = log_bytes_max(item.size)
         try:
             for data, headers in read_object(
@@ -289,6 +289,9 @@ class _SliceAuthor:
             return
         self._open, self._position = opened, item.size
         self.end_slice()
+
+    def _new_digest(self) -> SliceDigest:
+        return SliceDigest(strong=self._storage.signing is not None)
 
     def read_on(self, position: int) -> int:
         """Read a plain segment to its end, or past the next damaged batch; where to go on."""
@@ -313,7 +316,7 @@ class _SliceAuthor:
             if self._open is not None and first - self._next_offset >= self._limits.hole_offsets_min:
                 self.end_slice()
             if self._open is None:
-                self._open = _OpenSlice(position=self._position)
+                self._open = _OpenSlice(position=self._position, digest=self._new_digest())
             self._open.tally.add(batches)
             self._open.digest.add(batches.log)
             self._open.scan.add(batches.data, batches.headers)

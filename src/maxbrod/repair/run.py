@@ -12,7 +12,8 @@ from dataclasses import replace
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.unlisted import FOLDERS, HINT, UnlistedRange, find_lost_end, find_unlisted, not_young
 from maxbrod.backup.run import Backup
-from maxbrod.catalog.catalog import Catalog, no_archive
+from maxbrod.catalog.catalog import Catalog
+from maxbrod.catalog.empty_places import no_archive
 from maxbrod.catalog.replaced import revive
 from maxbrod.catalog.rows import new_run_id
 from maxbrod.catalog.schema import SCHEMA

@@ -21,6 +21,8 @@ from maxbrod.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Buffer
 
+    from maxbrod.config import SigningConfig
+
 SEAL: Final = b"MXBS"
 """The first bytes of every object of an encrypted archive, except those of the folder of its keys."""
 KEYS: Final = "keys"
@@ -92,7 +94,9 @@ class Storage(ABC):
 
     distant: bool = True
     """True if a read waits for a network, so that a reader should have several under way."""
-
+    signing: SigningConfig | None = None
+    """The keys of the catalog in this storage. If there are any, what is written gets digests that withstand a forger.
+    A storage does nothing with them: they are here because whoever writes to an archive has one."""
     encrypted: bool = False
     """True if it seals what is written and opens what is read."""
 

@@ -41,7 +41,10 @@ def open_storage(url: str, options: StorageConfig | None = None) -> Storage:
     """
     options = options or StorageConfig()
     storage = open_plain(url, options)
-    return _with_keys(storage, options.encryption) if options.encryption.given else storage
+    if options.encryption.given:
+        storage = _with_keys(storage, options.encryption)
+    storage.signing = None if options.signing.key_file is None else options.signing
+    return storage
 
 
 def open_plain(url: str, options: StorageConfig) -> Storage:
@@ -63,7 +66,9 @@ def encrypted(storage: Storage, keys: EncryptionConfig) -> Storage:
     """The storage of a new archive, which is encrypted for the keys."""
     from maxbrod.storage.sealing.sealed import encrypted_for  # noqa: PLC0415 - as above
 
-    return encrypted_for(storage, keys)
+    made = encrypted_for(storage, keys)
+    made.signing = storage.signing
+    return made
 
 
 def is_sealed(data: Buffer) -> bool:

@@ -7,6 +7,7 @@ is stored of it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
@@ -40,7 +41,9 @@ _DICTIONARY_BYTES: Final = (0, 1, 2, 4)
 _CONTENT_BYTES: Final = (0, 2, 4, 8)
 _RUN: Final = 1
 _RESERVED: Final = 3
-ALGORITHM: Final = "crc32c"
+CHECKSUM: Final = "crc32c"
+STRONG: Final = "sha256"
+"""For archives whose catalog is signed: nobody can make other bytes with the same digest."""
 GROUP_BYTES: Final = 1 << 20
 """The size that is decompressed before it is passed on: it is still in the core's cache then."""
 BATCH_BYTES_MAX: Final = 64 << 20
@@ -164,16 +167,30 @@ def _decode_frame(frame: memoryview, content: int, position: int) -> NDArray[np.
 
 
 class SliceDigest:
-    """The digest of a slice: the CRC-32C of its stored bytes, computed incrementally."""
+    """The digest of a slice's stored bytes, computed incrementally: CRC-32C, or SHA-256 if it must be `strong`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, strong: bool = False) -> None:
         self._value = 0
+        self._hash = hashlib.sha256() if strong else None
+
+    @classmethod
+    def like(cls, digest: str) -> SliceDigest:
+        """One that can be compared with this digest."""
+        return cls(strong=is_strong(digest))
 
     def add(self, data: NDArray[np.uint8]) -> None:
-        self._value = google_crc32c.extend(self._value, data)
+        if self._hash is None:
+            self._value = google_crc32c.extend(self._value, data)
+        else:
+            self._hash.update(data)
 
     def __str__(self) -> str:
-        return f"{ALGORITHM}:{self._value:08x}"
+        return f"{CHECKSUM}:{self._value:08x}" if self._hash is None else f"{STRONG}:{self._hash.hexdigest()}"
+
+
+def is_strong(digest: str) -> bool:
+    """True if nobody can make other bytes with the same digest."""
+    return digest.startswith(f"{STRONG}:")
 
 
 class Unpacker:

@@ -28,7 +28,7 @@ from maxbrod.errors import (
     naming,
 )
 from maxbrod.layouts.kafka.format import StoredSlice, is_framed
-from maxbrod.layouts.kafka.frames import ALGORITHM, CONTENT_BYTES_MAX, FrameDecoder, SliceDigest
+from maxbrod.layouts.kafka.frames import CHECKSUM, CONTENT_BYTES_MAX, STRONG, FrameDecoder, SliceDigest
 from maxbrod.storage.interface import Storage
 
 Part = tuple[memoryview, CorruptDataError | None]
@@ -49,7 +49,7 @@ def read_log(storage: Storage, stored: StoredSlice) -> NDArray[np.uint8]:
     """All batches of a slice. CorruptDataError, TruncatedDataError: they are not those that were written."""
     with _about(storage, stored):
         part = storage.get_range(stored.path, stored.position, stored.bytes)
-        log, digest = np.frombuffer(part, np.uint8), SliceDigest()
+        log, digest = np.frombuffer(part, np.uint8), SliceDigest.like(stored.digest)
         digest.add(log)
         _check_digest(stored, digest)
         if is_framed(stored.path):
@@ -75,7 +75,7 @@ def read_logs(
     bytes, in order, before they are checked.
     """
     with _about(storage, stored):
-        digest, size = SliceDigest(), 0
+        digest, size = SliceDigest.like(stored.digest), 0
         end = stored.position + stored.bytes
         fetched = _parts(storage, stored.path, stored.position, end, request_bytes, ahead)
         frames = FrameDecoder(stored.raw_bytes) if is_framed(stored.path) else None
@@ -223,7 +223,7 @@ def _walked(
 
 
 def _check_digest(stored: StoredSlice, digest: SliceDigest) -> None:
-    if not stored.digest.startswith(f"{ALGORITHM}:"):
+    if not stored.digest.startswith((f"{CHECKSUM}:", f"{STRONG}:")):
         raise UnsupportedFormatError(
             f"the digest {stored.digest!r} has an unknown algorithm",
             offset=stored.base_offset,

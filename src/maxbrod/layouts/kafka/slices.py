@@ -159,7 +159,7 @@ def _copy(
         return None
     path = name.segment_path(int(first.facts.first_offset[0]), framed=framed)
     with storage.create(path) as writer:
-        opened = OpenObject(path, writer)
+        opened = OpenObject(path, writer, strong=storage.signing is not None)
         out = SliceWriter(name, opened, LEVEL_DEFAULT if framed else None)
         for batches in chain([first], described):
             out.add(batches)

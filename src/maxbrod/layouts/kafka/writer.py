@@ -54,6 +54,8 @@ class OpenObject:
     writer: Writer
     entries: list[Entry] = field(default_factory=list)
     """The slices written so far, for the table of contents."""
+    strong: bool = False
+    """True if slices get a digest that withstands a forger."""
 
     def finish(self, run_id: str, *, level: int = 0) -> None:
         """Write the table of contents, if an object of this name has one. Nothing may be written after it."""
@@ -75,7 +77,7 @@ class SliceWriter:
         self._out = out
         self._position = out.writer.size
         self._frames = None if level is None else FrameEncoder(level)
-        self._digest = SliceDigest()
+        self._digest = SliceDigest(strong=out.strong)
         self.tally = SliceTally()
 
     def add(self, batches: DescribedBatches) -> None:
@@ -157,7 +159,7 @@ class ArchiveWriter:
             yield describe(data, headers, exact=self._exact_timestamps, look=self._look)
 
     def create(self, path: str) -> OpenObject:
-        opened = OpenObject(path, self._storage.create(path))
+        opened = OpenObject(path, self._storage.create(path), strong=self._storage.signing is not None)
         self._open.append(opened)
         return opened
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from maxbrod.archive.knowledge import NOTHING, encode_carried
-from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of
+from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of, snapshot_path
 from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.archive.surveyed import topic_id_for
 from maxbrod.batch.patch import patch
@@ -279,7 +279,6 @@ def _put_snapshot(
         "exit_code": EXIT_DONE,
         **({} if batch is None else {"stream": batch.stream, "batch": batch.batch_id}),
     }
-    path = f"snapshots/{run.run_id}.json.zst"
     snapshot = Snapshot(
         run_id=run.run_id,
         taken_at_ms=run.written_at,
@@ -295,5 +294,7 @@ def _put_snapshot(
         gaps=gaps_of(row for row in rows if isinstance(row, Gap)),
         run=RunFacts(started_at=run.written_at, finished_at=run.written_at, statistics=statistics, commit=version),
     )
-    storage.put(path, encode(snapshot))
+    document = encode(snapshot)
+    path = snapshot_path(run.run_id, document, signed=storage.signing is not None)
+    storage.put(path, document)
     return replace(run, snapshot=path, statistics=statistics)
