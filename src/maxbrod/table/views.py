@@ -30,7 +30,6 @@ from pyspark.sql.types import DataType, IntegerType, StructField, StructType
 
 from maxbrod.batch.columns import number_array, text_array
 from maxbrod.errors import MaxbrodError
-from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.stores import open_storage
 from maxbrod.table.read.columns import USUAL, are_in_rows, arrow_schema, frame_of, spark_schema
 from maxbrod.table.read.counts import Count, count_slices
@@ -275,7 +274,7 @@ class HeldTables:
 
 def _read_whole(options: TableOptions, slices: Sequence[SliceRead], bytes_max: int) -> pa.Table | None:
     storage = open_storage(options.url, options.storage)
-    slices_max = _LOCAL_SLICES_MAX if isinstance(storage, LocalStorage) else _REMOTE_SLICES_MAX
+    slices_max = _REMOTE_SLICES_MAX if storage.distant else _LOCAL_SLICES_MAX
     if len(slices) > slices_max or sum(read.stored.bytes for read in slices) > _STORED_BYTES_MAX:
         return None
     from maxbrod.table.read.rows import read_split  # noqa: PLC0415 - numba, which large tables leave to the tasks
