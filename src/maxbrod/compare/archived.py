@@ -12,7 +12,7 @@ from typing import Any
 from maxbrod.archive.archive import Archive
 from maxbrod.archive.selection import matches_nothing, select_topics
 from maxbrod.batch.schema_ids import SchemaIdMap
-from maxbrod.catalog.rows import Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import Segment, decode_rows
 from maxbrod.catalog.schema import SORT_ORDER
 from maxbrod.compare.live import LiveCluster, choose_match, whole_target
 from maxbrod.compare.plan import PART_BYTES, BroughtRecords, ComparedRange, CompareRequest, Match, Pair, Times
@@ -240,7 +240,8 @@ def _with_slices(archive: Archive, source: Source, pair: Pair) -> Pair:
     )
     request = RestoreRequest(since_ms=pair.times.since_ms, until_ms=pair.times.until_ms)
     found = decode_rows(rows_to_read(rows, [source], request))
-    slices = tuple(slice_of(row) for row in found if isinstance(row, Segment))
+    erasures = archive.erasures()
+    slices = tuple(erasures.slice_of(row) for row in found if isinstance(row, Segment))
     splits, size = [], 0
     for part in slices:
         if size >= PART_BYTES:
@@ -261,7 +262,8 @@ def whole_log(archive: Archive, source: ComparedRange, revision: int) -> tuple[S
     """All that the archive has of a partition, beyond what is compared too."""
     revisions = {PartitionId(topic_id=source.topic_id, partition=source.partition): revision}
     rows = archive.catalog.rows(topic_id=source.topic_id, partition=source.partition, revisions=revisions)
-    return tuple(slice_of(row) for row in decode_rows(rows.sort_by(SORT_ORDER)) if isinstance(row, Segment))
+    erasures = archive.erasures()
+    return tuple(erasures.slice_of(row) for row in decode_rows(rows.sort_by(SORT_ORDER)) if isinstance(row, Segment))
 
 
 # Restores

@@ -127,6 +127,7 @@ def _exit_code(reason: GapReason) -> int:
             | GapReason.TRUNCATED
             | GapReason.PRUNED
             | GapReason.DELETED
+            | GapReason.ERASED
             | GapReason.UNRECORDED
         ):
             return EXIT_DONE
