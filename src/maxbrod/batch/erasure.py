@@ -92,8 +92,8 @@ def _has_key(keys: pa.Array, part: ErasedPart) -> NDArray[np.bool_]:
     hashes = np.ascontiguousarray(words.astype(">u4")).view(kind).reshape(-1)
     known = np.frombuffer(part.hashes, kind)
     # Eight bytes decide for nearly all records; the rest is compared only where these are equal.
-    heads = hashes.view(">u8").reshape(-1, 4)[:, 0]
-    maybe = np.flatnonzero(column.valid & np.isin(heads, known.view(">u8").reshape(-1, 4)[:, 0]))
+    heads, sought = (np.ascontiguousarray(every.view(np.uint64).reshape(-1, 4)[:, 0]) for every in (hashes, known))
+    maybe = np.flatnonzero(column.valid & np.isin(heads, sought, kind="sort"))
     found = np.zeros(len(keys), np.bool_)
     every = set(known.tolist())
     found[maybe] = [value in every for value in hashes[maybe].tolist()]
