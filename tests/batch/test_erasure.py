@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,7 +61,7 @@ def test_batches_without_some_records_have_the_others_unchanged_and_cover_the_sa
         inside = [span for span in spans if first <= span[0] and span[1] <= last]
         assert inside[0][0] == first
         assert inside[-1][1] == last
-        assert all(this[1] + 1 == following[0] for this, following in zip(inside, inside[1:], strict=False))
+        assert all(this[1] + 1 == following[0] for this, following in pairwise(inside))
     again, _ = without_offsets(new, found, gone)
     assert again is new or bytes(again) == bytes(new)
 
@@ -96,4 +97,4 @@ def test_nothing_is_copied_where_nothing_is_erased() -> None:
 def test_ranges_have_exactly_the_offsets(offsets: set[int]) -> None:
     ranges = as_ranges(np.array(sorted(offsets), np.int64))
     assert [offset for first, end in ranges for offset in range(first, end)] == sorted(offsets)
-    assert all(this[1] < following[0] for this, following in zip(ranges, ranges[1:], strict=False))
+    assert all(this[1] < following[0] for this, following in pairwise(ranges))

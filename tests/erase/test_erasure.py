@@ -182,7 +182,12 @@ def test_the_ledger_and_the_certificate_have_no_plain_key(keyed: Keyed, tmp_path
     assert holds_bytes(keyed.url, ANNE) == []
     document = json.loads(file.read_bytes())
     assert verify_document(document, read_key(public), object_name="certificate") == "ed25519"
-    assert (document["records"], document["erased_now"], document["found_again"], document["complete"]) == (1, 1, 0, True)
+    assert (document["records"], document["erased_now"], document["found_again"], document["complete"]) == (
+        1,
+        1,
+        0,
+        True,
+    )
     erasure = open_archive(keyed.url).erasures().documents[0]
     assert document["key_hashes"] == [hash_key(bytes.fromhex(erasure.salt), ANNE).hex()]
     assert bytes(open_storage(keyed.url).get(str(report.certificate))) == file.read_bytes()
@@ -226,5 +231,3 @@ def test_what_is_not_clear_is_refused(keyed: Keyed, options: dict[str, object], 
     keyed.backup({0: [batch(0, (ANNE, b"1"))]})
     with pytest.raises(UsageError, match=message):
         erase(keyed.url, **options)
-
-

@@ -122,6 +122,13 @@ class Erasures:
         """The incarnations that some erasure concerns."""
         return frozenset(place.topic_id for place in self._by_partition)
 
+    def unfinished(self) -> tuple[Erasure, ...]:
+        """Return erasures that were killed, and that no later one has ended: objects may still hold their records."""
+        ended = {done for erasure in self.documents if erasure.id in self.certified for done in erasure.applied}
+        return tuple(
+            erasure for erasure in self.documents if erasure.id not in self.certified and erasure.id not in ended
+        )
+
     def of_topics(self, topic_ids: Iterable[str]) -> tuple[Erasure, ...]:
         chosen = set(topic_ids)
         return tuple(erasure for erasure in self.documents if any(topic.topic_id in chosen for topic in erasure.topics))

@@ -8,7 +8,7 @@ the report says so; the other objects go nevertheless.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,15 +16,21 @@ from typing import Final
 from maxbrod.archive.archive import Archive
 from maxbrod.archive.undo import PruneRun, read_document, undoable
 from maxbrod.archive.upkeep import read_clocks, rebuild_under_way
+from maxbrod.batch.erased import ErasedRecords
+from maxbrod.batch.erasure import find_erased
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.ledger import named_in_ledger
 from maxbrod.erase.report import KeptObject
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.contents import read_contents
 from maxbrod.layouts.kafka.format import PACKS, SEGMENTS, parse_segment_path
+from maxbrod.layouts.kafka.frames import SliceDigest
+from maxbrod.layouts.kafka.reader import log_bytes_max, read_logs, read_object
+from maxbrod.model import INT64_MAX, PartitionId
 from maxbrod.restore.state import STAGED, stagings_done, stagings_left, stored_objects
 from maxbrod.storage.interface import ObjectInfo
 
+Wanted = Callable[[PartitionId, int, int], ErasedRecords | None]
 _REBUILD: Final = "the catalog is being rebuilt: run 'maxbrod erase --again' afterwards"
 _DAMAGES: Final = (CorruptDataError, UnsupportedFormatError, ObjectNotFoundError)
 
@@ -37,11 +43,12 @@ class Deletion:
 
 
 def delete_old(
-    archive: Archive, topics: Collection[str], *, holding: Collection[str], held: Mapping[str, str]
+    archive: Archive, topics: Collection[str], wanted: Wanted, *, holding: Collection[str], held: Mapping[str, str]
 ) -> Deletion:
     """Delete what commits have put out of use of these topics, which are given by their ids.
 
-    `holding` are objects that held erased records; `held` those that a hold keeps, and the hold.
+    `wanted` says what is erased from offsets of a partition; `holding` are objects that held such records; `held` those
+    that a hold keeps, and the hold.
     """
     found = Deletion()
     listed = list(_objects(archive, topics))
@@ -65,6 +72,8 @@ def delete_old(
         elif info.path in named or not _concerns(archive, info, topics):
             continue
         elif info.path not in known:
+            if not _may_hold(archive, info, wanted):
+                continue
             why = "no commit has named it: a run under way, or one that was killed; 'maxbrod gc' deletes it by its age"
             found.kept.append(KeptObject(path=info.path, bytes=info.size, why=why))
         elif rebuild is not None:
@@ -95,6 +104,30 @@ def _concerns(archive: Archive, info: ObjectInfo, topics: Collection[str]) -> bo
     return True
 
 
+def _may_hold(archive: Archive, info: ObjectInfo, wanted: Wanted) -> bool:
+    """True if an object that no row describes has such records, or cannot be read."""
+    storage = archive.storage
+    try:
+        contents = read_contents(storage, info.path, info.size)
+        if contents is not None:
+            return any(
+                sought is not None and any(len(find_erased(*piece, sought)) for piece in read_logs(storage, part))
+                for entry in contents.entries
+                for part in [entry.slice]
+                for place in [PartitionId(topic_id=entry.topic_id, partition=entry.partition)]
+                for sought in [wanted(place, part.base_offset, part.end_offset)]
+            )
+        name = parse_segment_path(info.path)
+        if name is None:
+            return True
+        sought = wanted(PartitionId(topic_id=name.topic_id, partition=name.partition), 0, INT64_MAX)
+        room = log_bytes_max(info.size)
+        pieces = read_object(storage, info.path, 0, info.size, raw_bytes_max=room, digest=SliceDigest())
+        return sought is not None and any(len(find_erased(*piece, sought)) for piece in pieces)
+    except MaxbrodError:
+        return True
+
+
 def _undo(archive: Archive) -> dict[str, PruneRun]:
     clocks = read_clocks(archive, ask_store=False, demand=False)
     return {
@@ -107,12 +140,10 @@ def _undo(archive: Archive) -> dict[str, PruneRun]:
 
 def _delete(archive: Archive, going: list[ObjectInfo], found: Deletion) -> None:
     """Delete all at once; one by one if some are refused, so that one refusal keeps nothing else."""
-    try:
+    with suppress(MaxbrodError):
         archive.storage.delete([info.path for info in going])
         found.deleted, found.bytes = found.deleted + len(going), found.bytes + sum(info.size for info in going)
-        return
-    except MaxbrodError:
-        pass
+        going = []
     for info in going:
         try:
             archive.storage.delete([info.path])

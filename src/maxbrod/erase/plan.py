@@ -77,18 +77,17 @@ class Sought:
     hashes: bytes = b""
     offsets: Mapping[PartitionId, Ranges] | None = None
 
-    def within(self, row: Segment, end: int) -> ErasedRecords | None:
-        """Return what to look for in a row, below the offset `end`; None: nothing."""
-        end = min(end, row.end_offset)
-        if row.base_offset >= end:
+    def within(self, place: PartitionId, base: int, end: int) -> ErasedRecords | None:
+        """Return what to look for in the offsets [base, end) of a partition; None: nothing."""
+        if base >= end:
             return None
         if self.offsets is None:
-            part = ErasedPart(unseen=((row.base_offset, end),), salt=self.salt, hashes=self.hashes)
+            part = ErasedPart(unseen=((base, end),), salt=self.salt, hashes=self.hashes)
             return ErasedRecords(parts=(part,))
         ranges = tuple(
-            (max(first, row.base_offset), min(stop, end))
-            for first, stop in self.offsets.get(row.id, ())
-            if first < end and stop > row.base_offset
+            (max(first, base), min(stop, end))
+            for first, stop in self.offsets.get(place, ())
+            if first < end and stop > base
         )
         return ErasedRecords(parts=(ErasedPart(offsets=ranges),)) if ranges else None
 

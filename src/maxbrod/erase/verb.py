@@ -16,6 +16,7 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -230,7 +231,7 @@ class _Erasing:
             self._unsettled = sum(count_offsets(ranges) for ranges in found.values())
         if not self._work.is_stopped():
             self._record_run()
-            self._delete()
+            self._delete(sought)
             self._look_through_readers(sought)
         report = self._ended()
         return report if self._work.is_stopped() else self._certify(report)
@@ -337,7 +338,12 @@ class _Erasing:
         segment = row.segment
         if sought is None:
             return self._erasures.records_in(segment.id, segment.base_offset, segment.end_offset, run_id=segment.run_id)
-        return sought.within(segment, self._bounds.get(segment.id, 0))
+        return self._within(sought, segment.id, segment.base_offset, segment.end_offset)
+
+    def _within(self, sought: Sought | None, place: PartitionId, base: int, end: int) -> ErasedRecords | None:
+        if sought is None:
+            return self._erasures.records_in(place, base, end)
+        return sought.within(place, base, min(end, self._bounds.get(place, 0)))
 
     def _fail(self, row: StoredRow, failure: MaxbrodError) -> None:
         segment = row.segment
@@ -392,7 +398,7 @@ class _Erasing:
             topics=topics,
             applied=tuple(older.id for older in self._erasures.documents if self._includes(older)),
         )
-        if not found and (self._how != _KEYS or self._is_told(erasure)):
+        if not found and not self._is_news(erasure):
             return
         put_erasure(self._archive.storage, erasure)
         self._report = replace(self._report, run_id=self._run_id)
@@ -403,9 +409,11 @@ class _Erasing:
             return False
         return self._how == _LEDGER or (bool(older.hashes) and set(older.hashes) <= set(self._hashes))
 
-    def _is_told(self, erasure: Erasure) -> bool:
-        """True if an older document, whose erasure has ended, says the same."""
-        return any(
+    def _is_news(self, erasure: Erasure) -> bool:
+        """True if the document of an erasure that has found nothing says something new."""
+        if self._how == _LEDGER:
+            return any(older.id in erasure.applied for older in self._erasures.unfinished())
+        return self._how == _KEYS and not any(
             older.id in self._erasures.certified
             and set(erasure.hashes) <= set(older.hashes)
             and all(_says(older, topic) for topic in erasure.topics)
@@ -543,9 +551,10 @@ class _Erasing:
 
         commit_with_retries(self._catalog, commit)
 
-    def _delete(self) -> None:
+    def _delete(self, sought: Sought | None) -> None:
         self._work.tell("deleting")
-        done: Deletion = delete_old(self._archive, self._topics, holding=self._holding, held=self._held)
+        wanted = partial(self._within, sought)
+        done: Deletion = delete_old(self._archive, self._topics, wanted, holding=self._holding, held=self._held)
         self._report = replace(self._report, deleted=done.deleted, deleted_bytes=done.bytes, kept=tuple(done.kept))
 
     def _look_through_readers(self, sought: Sought | None) -> None:
