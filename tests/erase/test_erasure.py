@@ -22,7 +22,7 @@ from support.native_logs import marker
 from support.signing_keys import pem_pair
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 ANNE, BEN = b"anne-4711", b"ben-0815"
@@ -119,7 +119,9 @@ def test_retired_rows_lose_the_records_too_as_of_every_older_run(keyed: Keyed) -
 
 
 def test_aborted_records_of_a_person_go_and_markers_stay(keyed: Keyed) -> None:
-    aborted = {0: [AbortedTransaction(producer_id=9, first_offset=0, last_offset=2)]}
+    aborted: dict[int, Sequence[AbortedTransaction]] = {
+        0: [AbortedTransaction(producer_id=9, first_offset=0, last_offset=2)]
+    }
     log = [transaction(0, (ANNE, b"aborted"), (BEN, b"aborted")), marker(2, 9, 0), batch(3, (BEN, b"1"))]
     keyed.backup({0: log}, aborted=aborted)
     erase(keyed.url, keys=["anne-4711"])

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import secrets
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -121,6 +121,12 @@ class Erasures:
     def topic_ids(self) -> frozenset[str]:
         """The incarnations that some erasure concerns."""
         return frozenset(place.topic_id for place in self._by_partition)
+
+    def ranges(self) -> Iterator[tuple[PartitionId, int, int]]:
+        """Yield the offsets [first, end) that were erased from each partition."""
+        for place, parts in self._by_partition.items():
+            for first, end in merge(pair for _, part in parts for pair in part.erased):
+                yield place, first, end
 
     def unfinished(self) -> tuple[Erasure, ...]:
         """Return erasures that were killed, and that no later one has ended: objects may still hold their records."""
