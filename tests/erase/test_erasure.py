@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maxbrod.archive.archive import open_archive, open_for_writing
+from maxbrod.archive.erasures import not_erased
 from maxbrod.archive.holds import add_hold, release_hold
 from maxbrod.batch.erased import hash_key
 from maxbrod.catalog.rows import Gap, decode_rows
@@ -149,9 +150,12 @@ def test_a_hold_keeps_the_object_and_no_reader_returns_the_records_until_it_is_r
     assert [("a case" in kept.why, kept.path) for kept in report.kept] == [(True, segments(keyed.url)[0].path)]
     assert read(keyed.url) == [(1, BEN, b"1")]
     assert len(holds_bytes(keyed.url, ANNE)) == 1
+    erasures = open_archive(keyed.url).erasures()
+    assert not_erased(open_storage(keyed.url), erasures) == (report.run_id,)
     release_hold(open_for_writing(keyed.url), hold.id, who="law", why="over")
     report = erase(keyed.url, again=True, topics=[])
     assert (report.exit_code, report.rewritten, report.deleted) == (EXIT_DONE, 1, 1)
+    assert not_erased(open_storage(keyed.url), open_archive(keyed.url).erasures()) == ()
     assert holds_bytes(keyed.url, ANNE) == []
     assert read(keyed.url) == [(1, BEN, b"1")]
 

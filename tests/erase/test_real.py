@@ -76,6 +76,7 @@ def test_a_person_leaves_the_archive_of_a_real_topic_and_no_verb_brings_them_bac
     back_up(config)
     last = read_all(cluster, topic)[-1][0]
     delete_records(cluster, topic, before_offset=last - 1)
+    produce(cluster, topic, [Message(key=b"dora", value=b"dora-8")])
     back_up(config)
     release_hold(open_for_writing(str(archive)), hold.id, who="law", why="over")
     report = erase(archive, topics=[topic], below_log_start=True)

@@ -292,5 +292,20 @@ def hashes_of(salt: bytes, keys: Iterable[bytes]) -> tuple[str, ...]:
     return tuple(whole[at : at + HASH_BYTES].hex() for at in range(0, len(whole), HASH_BYTES))
 
 
+def not_erased(storage: Storage, erasures: Erasures) -> tuple[str, ...]:
+    """Return the ids of erasures whose records may still be in objects: without a certificate that says otherwise."""
+    found = [erasure.id for erasure in erasures.unfinished()]
+    ended = {done for erasure in erasures.documents if erasure.id in erasures.certified for done in erasure.applied}
+    for erasure in erasures.documents:
+        if erasure.id in erasures.certified and erasure.id not in ended:
+            try:
+                complete = strict_json.parse(storage.get(certificate_path(erasure.id)))["complete"]
+            except (ValueError, KeyError, TypeError, ObjectNotFoundError):
+                complete = False
+            if complete is not True:
+                found.append(erasure.id)
+    return tuple(sorted(found))
+
+
 def certificate_path(erasure_id: str) -> str:
     return f"{ERASURES}/{erasure_id}.certificate.json"
