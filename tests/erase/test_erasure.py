@@ -119,6 +119,13 @@ def test_retired_rows_lose_the_records_too_as_of_every_older_run(keyed: Keyed) -
     assert holds_bytes(keyed.url, ANNE) == []
 
 
+def test_what_was_erased_from_can_be_compacted_by_key(keyed: Keyed) -> None:
+    keyed.backup({0: [batch(0, (ANNE, b"1"), (BEN, b"1"), (BEN, b"2"))]})
+    erase(keyed.url, keys=["anne-4711"])
+    assert compact_keys(keyed.url).total("removed") == 1
+    assert read(keyed.url) == [(2, BEN, b"2")]
+
+
 def test_aborted_records_of_a_person_go_and_markers_stay(keyed: Keyed) -> None:
     aborted: dict[int, Sequence[AbortedTransaction]] = {
         0: [AbortedTransaction(producer_id=9, first_offset=0, last_offset=2)]

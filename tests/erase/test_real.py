@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from maxbrod.archive.archive import open_for_writing
+from maxbrod.archive.archive import open_archive, open_for_writing
 from maxbrod.archive.holds import add_hold, release_hold
+from maxbrod.catalog.generations import GenerationStage
 from maxbrod.cli.main import run
+from maxbrod.model import GapReason
 from maxbrod.sandbox.surgery import delete_records
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, produce, produce_transaction
 from support.backups import back_up, config_of
-from support.erasures import erase
+from support.erasures import erase, holds_bytes, read
+from support.native_archives import segments
 from support.restores import Command, read_all
 from support.sparkless import without_spark
+from support.topics import COMPACTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,3 +87,34 @@ def test_a_person_leaves_the_archive_of_a_real_topic_and_no_verb_brings_them_bac
     assert (report.exit_code, report.records) == (0, len(everything) - 8 + 2)
     command("restore", "--suffix", "-after", "--offsets", "exact")
     assert read_all(cluster, f"{topic}-after") == read_all(cluster, topic)
+
+
+def test_a_backup_that_reads_the_source_again_does_not_archive_the_person_again(
+    cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, command = tmp_path / "archive", Command(cluster, tmp_path / "archive", capsys)
+    keyed, plain = f"{topic}-keyed", f"{topic}-plain"
+    create_topic(cluster, keyed, config=COMPACTED)
+    create_topic(cluster, plain)
+    for name in (keyed, plain):
+        produce(cluster, name, [Message(key=who, value=who + b"-4711") for who in (b"anne", b"ben", b"carl")])
+    config = config_of(cluster, archive, keyed, plain)
+    back_up(config)
+    assert erase(archive, topics=[keyed, plain], keys=["anne"]).records == 2
+    # A lost object, which a repair reads again from the source, and a new generation of the compacted topic.
+    lost = next(row for row in segments(archive) if row.topic == plain)
+    (archive / lost.path).unlink()
+    command("repair", "--apply")
+    for _ in range(2):
+        report = back_up(config_of(cluster, archive, keyed, plain, generation_every="1ms"))
+        assert report.exit_code == 0, report.notices
+    assert any(
+        generation.stage is GenerationStage.ACTIVE and generation.number > 1
+        for known in open_archive(str(archive)).catalog.generations().values()
+        for generation in known.generations
+    )
+    for name in (keyed, plain):
+        assert [found[1] for found in read(archive, topic=name)] == [b"ben", b"carl"]
+    reasons = {row.topic: row.reason for row in segments(archive)}
+    assert reasons == dict.fromkeys((keyed, plain), GapReason.ERASED)
+    assert holds_bytes(archive, b"anne-4711") == []
