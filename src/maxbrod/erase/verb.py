@@ -93,7 +93,7 @@ def erase_archive(work: Work) -> EraseReport:
     key = _signing_key(work)
     keys = _read_keys(work) if how == _KEYS else []
     with work.looking("reading the archive"):
-        archive = open_archive(config.archive_url, config.storage, layout=config.layout, groups=False)
+        archive = open_archive(config.archive_url, config.storage, layout=config.layout, groups=False, records=True)
     if not archive.is_native:
         raise UsageError(
             f"records cannot be erased from an archive in the layout {archive.layout}",

@@ -325,6 +325,8 @@ def _keys(facts: ArchiveFacts) -> Iterator[Promise]:
         )
     elif facts.keys:
         yield _ok("keys", f"encrypted; any of these opens it: {', '.join(facts.keys)}")
+
+
 def _erasures(facts: ArchiveFacts) -> Iterator[Promise]:
     if not facts.erasures:
         return
