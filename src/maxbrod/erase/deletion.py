@@ -8,7 +8,7 @@ the report says so; the other objects go nevertheless.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -138,19 +138,28 @@ def _undo(archive: Archive) -> dict[str, PruneRun]:
     }
 
 
-def _delete(archive: Archive, going: list[ObjectInfo], found: Deletion) -> None:
-    """Delete all at once; one by one if some are refused, so that one refusal keeps nothing else."""
-    with suppress(MaxbrodError):
+def _delete(archive: Archive, going: Sequence[ObjectInfo], found: Deletion) -> None:
+    """Delete objects. One that the store refuses keeps none of the others.
+
+    What is still listed afterwards is there, whatever the store said.
+    """
+    refusals: dict[str, str] = {}
+    try:
         archive.storage.delete([info.path for info in going])
-        found.deleted, found.bytes = found.deleted + len(going), found.bytes + sum(info.size for info in going)
-        going = []
+    except MaxbrodError:
+        for info in going:
+            try:
+                archive.storage.delete([info.path])
+            except MaxbrodError as error:
+                refusals[info.path] = error.message
+    folders = {info.path.rpartition("/")[0] for info in going}
+    there = {info.path for folder in sorted(folders) for info in archive.storage.list(folder)}
     for info in going:
-        try:
-            archive.storage.delete([info.path])
-            found.deleted, found.bytes = found.deleted + 1, found.bytes + info.size
-        except MaxbrodError as error:
-            why = f"the store refused to delete it: {error.message}"
+        if info.path in there:
+            why = f"the store keeps it: {refusals.get(info.path, 'it is still listed after its deletion')}"
             found.kept.append(KeptObject(path=info.path, bytes=info.size, why=why))
+        else:
+            found.deleted, found.bytes = found.deleted + 1, found.bytes + info.size
 
 
 def _staged(archive: Archive, found: Deletion) -> None:
