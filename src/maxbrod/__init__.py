@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from maxbrod.compact.verb import compact as compact
     from maxbrod.compare.report import CompareReport as CompareReport
     from maxbrod.compare.run import compare as compare
+    from maxbrod.erase.report import EraseReport as EraseReport
+    from maxbrod.erase.verb import erase as erase
     from maxbrod.errors import MaxbrodError as MaxbrodError
     from maxbrod.query.run import query as query
     from maxbrod.query.run import views as views
@@ -38,12 +40,14 @@ __all__ = [
     "BackupReport",
     "CompactReport",
     "CompareReport",
+    "EraseReport",
     "MaxbrodError",
     "RestoreReport",
     "__version__",
     "backup",
     "compact",
     "compare",
+    "erase",
     "query",
     "register",
     "restore",
@@ -57,11 +61,13 @@ _HOMES: Final = {
     "BackupReport": "maxbrod.backup.report",
     "CompactReport": "maxbrod.compact.report",
     "CompareReport": "maxbrod.compare.report",
+    "EraseReport": "maxbrod.erase.report",
     "MaxbrodError": "maxbrod.errors",
     "RestoreReport": "maxbrod.restore.report",
     "backup": "maxbrod.backup.run",
     "compact": "maxbrod.compact.verb",
     "compare": "maxbrod.compare.run",
+    "erase": "maxbrod.erase.verb",
     "query": "maxbrod.query.run",
     "register": "maxbrod.table.registration",
     "restore": "maxbrod.restore.functions",

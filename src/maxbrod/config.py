@@ -31,6 +31,7 @@ from maxbrod.compact.options import CompactOptions
 from maxbrod.compare.options import CompareOptions
 from maxbrod.convert.options import ConvertOptions
 from maxbrod.drill.options import DrillOptions
+from maxbrod.erase.options import EraseOptions
 from maxbrod.errors import RefusedError, UsageError, naming
 from maxbrod.groups.options import GroupsOptions
 from maxbrod.hold.options import HoldOptions
@@ -267,6 +268,7 @@ class Config(SectionModel):
     query: QueryOptions = QueryOptions()
     convert: ConvertOptions = ConvertOptions()
     compact: CompactOptions = CompactOptions()
+    erase: EraseOptions = EraseOptions()
     gc: GcOptions = GcOptions()
     prune: PruneOptions = PruneOptions()
     hold: HoldOptions = HoldOptions()

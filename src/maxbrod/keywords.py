@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
+    from pathlib import Path
 
     from maxbrod.restore.plan.request import OffsetRange
 
@@ -122,6 +123,22 @@ class CompactKeywords(_CommonKeywords, total=False):
     by_key: bool
     cut: str | None
     dry_run: bool
+
+
+class EraseKeywords(_CommonKeywords, total=False):
+    topics: str | Iterable[str]
+    exclude: str | Iterable[str]
+    keys: str | Iterable[str]
+    keys_file: Path | None
+    key_encoding: str
+    where: str | None
+    below_log_start: bool
+    again: bool
+    certificate: Path | None
+    signing_key_file: Path | None
+    commit_bytes: int | str
+    dry_run: bool
+    single_writer: bool
 
 
 class ScopeKeywords(TypedDict, total=False):

@@ -89,6 +89,8 @@ class GapReason(StrEnum):
     TRUNCATED = "truncated"
     PRUNED = "pruned"
     DELETED = "deleted"
+    ERASED = "erased"
+    """A person asked for it: `maxbrod erase`."""
     UNRECORDED = "unrecorded"
     """The layout of another tool, from which it was converted, does not record it."""
     CORRUPT = "corrupt"

@@ -17,6 +17,8 @@ from maxbrod.batch import kernels, legacy_kernels
 from maxbrod.batch.columns import HEADERS_TYPE, conform
 from maxbrod.batch.decode import decode, lowest_timestamps
 from maxbrod.batch.encode import encode
+from maxbrod.batch.erased import ErasedPart, ErasedRecords, hash_key
+from maxbrod.batch.erasure import find_erased
 from maxbrod.batch.hashes import digest_records, hash_fields, partition_for
 from maxbrod.batch.headers import walk
 from maxbrod.batch.kernels import sealed
@@ -52,6 +54,8 @@ def prepare_batches() -> None:
     digest_records(hash_fields(decode(batch)), None)
     lowest_timestamps(batch, walk(batch))
     partition_for(records.column("key"), 1, null_partition=0)
+    part = ErasedPart(unseen=((0, 2),), salt=b"s", hashes=hash_key(b"s", b"k"))
+    find_erased(batch, walk(batch), ErasedRecords(parts=(part,)))
     count = np.array([1], np.int64)
     end = np.array([len(batch)], np.int64)
     kernels.join_records(sealed(batch), count, end, count, count, count, np.empty(100, np.uint8), 0)

@@ -15,7 +15,7 @@ sys.path.insert(0, sys.argv[1])
 from numba.core.registry import CPUDispatcher
 from support.plain_batches import Record, write_batch
 from support.old_messages import message, wrapper
-from maxbrod.batch import hash_kernels, kernels, legacy_kernels
+from maxbrod.batch import hash_kernels, hmac_kernels, kernels, legacy_kernels
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.encode import encode
@@ -28,7 +28,7 @@ from maxbrod.batch.decode import lowest_timestamps
 from maxbrod.model import Codec
 prepare_batches()
 def compiled():
-    modules = (hash_kernels, kernels, legacy_kernels)
+    modules = (hash_kernels, hmac_kernels, kernels, legacy_kernels)
     functions = {name: each for module in modules for name, each in vars(module).items()}
     return {name: len(f.signatures) for name, f in functions.items() if isinstance(f, CPUDispatcher) and f.signatures}
 before = compiled()

@@ -67,6 +67,12 @@ def test_segments_that_wait_for_compaction_are_counted_and_many_of_them_are_a_wa
     assert "compaction" not in states(replace(GOOD, own_layout=False))
 
 
+def test_an_erasure_that_left_objects_behind_is_a_warning() -> None:
+    assert "erasures" not in states(GOOD)
+    assert states(replace(GOOD, erasures=2))["erasures"] is PromiseState.OK
+    assert states(replace(GOOD, erasures=2, not_erased=("run-1",)))["erasures"] is PromiseState.WARN
+
+
 def states(facts: ArchiveFacts, targets: StatusOptions = TARGETS) -> dict[str, PromiseState]:
     return {each.name: each.state for each in judge(facts, targets)}
 

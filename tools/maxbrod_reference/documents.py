@@ -167,6 +167,7 @@ DOCUMENTS: Final = (
         commands=("convert", "backup"),
         report="convert.verb:ConvertReport",
     ),
+    JsonDocument("erase", "The report of an erasure.", report="erase.report:EraseReport"),
     JsonDocument("compact", "The report of a compaction.", report="compact.report:CompactReport"),
     JsonDocument("serve", "The report of a dashboard, when it has ended.", report="serve.report:ServeReport"),
     JsonDocument("mount", "The report of a mount, when it has ended.", report="mount.report:MountReport"),

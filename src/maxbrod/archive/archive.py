@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from maxbrod.archive.erasures import NO_ERASURES, Erasures, read_erasures
 from maxbrod.archive.snapshot_document import encode as encode_snapshot
 from maxbrod.archive.surveyed import SNAPSHOT_PATH, SurveyedCatalog, rows_of, snapshot_of
 from maxbrod.catalog.catalog import Catalog, open_writable
@@ -58,6 +59,22 @@ class Archive:
     catalog: AnyCatalog
     survey: Survey | None = None
     """The contents of another tool's archive; None in our own layout."""
+    _ledgers: dict[int, Erasures] = field(default_factory=dict, repr=False, compare=False)
+    """The ledger of erasures at the version of the catalog for which it was read last."""
+
+    def erasures(self) -> Erasures:
+        """What no reader may return. Whoever reads records asks here for the slices of rows.
+
+        Read once for each version of the catalog: an erasure commits after it has put its document.
+        """
+        if not self.is_native:
+            return NO_ERASURES
+        version = self.catalog.version
+        if version not in self._ledgers:
+            found = read_erasures(self.storage)
+            self._ledgers.clear()
+            self._ledgers[version] = found
+        return self._ledgers[version]
 
     @property
     def layout(self) -> str:

@@ -8,7 +8,6 @@ because the catalog has changed, and it plans again.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -23,11 +22,11 @@ from numpy.typing import NDArray
 
 from maxbrod import strict_json
 from maxbrod.archive.archive import HOLDS, Archive
+from maxbrod.archive.checked_documents import decode_document, encode_document, unreadable
 from maxbrod.archive.selection import select_topics
 from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.archive.snapshots import find_run, read_snapshot
 from maxbrod.archive.upkeep import commit_run
-from maxbrod.batch.crc import crc32c
 from maxbrod.catalog.rows import newest_times
 from maxbrod.catalog.schema import Kind
 from maxbrod.errors import (
@@ -48,9 +47,9 @@ HOLD_COLUMNS: Final = (
     *("min_timestamp", "max_timestamp", "min_timestamp_exact"),
 )
 """The columns of rows that `Holds` reads."""
-_FORMAT_FIELD: Final = "maxbrod.hold"
-_FORMAT_VERSION: Final = 1
-_CHECKSUM: Final = "crc32c"
+_DOCUMENT: Final = "maxbrod.hold"
+_NOUN: Final = "a hold"
+_HINT: Final = "nothing was changed; restore the object from a copy, or release the hold by deleting it"
 _NAME: Final = re.compile(rf"{HOLDS}/([0-9a-f]{{16}})(\.released)?\.json")
 
 
@@ -164,14 +163,14 @@ def read_holds(storage: Storage) -> list[Hold]:
         if name is None:
             continue
         with naming(storage.name_of(info.path)):
-            document = _document(bytes(storage.get(info.path)))
+            document = decode_document(_DOCUMENT, bytes(storage.get(info.path)), noun=_NOUN, hint=_HINT)
             try:
                 if name[2]:
                     releases[name[1]] = strict_json.value_of(Release, document)
                 else:
                     found[name[1]] = replace(strict_json.value_of(Hold, document), released=None)
             except ValueError as error:
-                raise _unreadable(str(error)) from None
+                raise unreadable(_NOUN, str(error), _HINT) from None
     held = (replace(hold, id=hold_id, released=releases.get(hold_id)) for hold_id, hold in found.items())
     return sorted(held, key=lambda hold: (hold.at_ms, hold.id))
 
@@ -264,31 +263,4 @@ def _record(archive: Archive, statistics: Mapping[str, Any], hint: str) -> None:
 
 
 def _encode(fields: Mapping[str, Any]) -> bytes:
-    document = {_FORMAT_FIELD: _FORMAT_VERSION, **fields}
-    return json.dumps({**document, _CHECKSUM: _checksum(document)}, sort_keys=True, indent=2).encode()
-
-
-def _document(data: bytes) -> dict[str, Any]:
-    try:
-        document = strict_json.parse(data, depth_max=8, unique=True)
-    except ValueError as error:
-        raise _unreadable(str(error)) from None
-    if not isinstance(document, dict) or document.get(_FORMAT_FIELD) != _FORMAT_VERSION:
-        raise UnsupportedFormatError(
-            "this is not a hold that this release can read", hint="use the release of maxbrod that wrote it"
-        )
-    if document.pop(_CHECKSUM, None) != _checksum(document):
-        raise _unreadable("its checksum does not match")
-    return document
-
-
-def _checksum(document: Mapping[str, Any]) -> str:
-    text = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-    return f"{crc32c(np.frombuffer(text, np.uint8)):08x}"
-
-
-def _unreadable(why: str) -> CorruptDataError:
-    return CorruptDataError(
-        f"a hold cannot be read: {why}",
-        hint="nothing was changed; restore the object from a copy, or release the hold by deleting it",
-    )
+    return encode_document(_DOCUMENT, fields)

@@ -40,7 +40,7 @@ from maxbrod.backup.report import BackupReport, clock_behind, held_back, never_s
 from maxbrod.backup.run_state import BackupRun, BackupState, QuietRun, quiet_run
 from maxbrod.backup.schemas import SchemaCapture
 from maxbrod.backup.truncation import apply_truncation
-from maxbrod.backup.waves import advance_generations, read_waves, run_tasks
+from maxbrod.backup.waves import advance_generations, read_waves, run_tasks, without_erased
 from maxbrod.config import Config, KafkaConfig, StorageConfig, config_with
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, RefusedError, StorageFullError, UnavailableError
 from maxbrod.kafka.produce.transactions import open_transactions
@@ -144,7 +144,7 @@ class Backup(BackupBase):
             if again is None:
                 self._state.run = replace(self._state.run, present=chosen.present, others=others)
                 again = self._round(archive, chosen, waiting)
-                self._mend()
+                self._mend(archive)
             else:
                 topics = {name: topic for name, topic in chosen.topics.items() if name in again}
                 again = self._round(archive, replace(chosen, topics=topics, notices=()), None)
@@ -301,7 +301,7 @@ class Backup(BackupBase):
 
     # Reading and proving
 
-    def _mend(self) -> None:
+    def _mend(self, archive: Archive) -> None:
         """Read offsets again that were damaged or unexplained in earlier runs: another replica may lead today."""
         state, run = self._state, self._state.run
         retries = plan_mending(state.known.mendable, run.plans)
@@ -310,7 +310,12 @@ class Backup(BackupBase):
             return
         waves = plan_tasks([retry.range for retry in retries], parallelism=self.pool.parallelism)
         total = sum(task.bytes_estimate for wave in waves for task in wave)
-        outcomes = [outcome for wave in waves for outcome in run_tasks(self, run.run_id, wave, total)]
+        ends = state.known.ends
+        outcomes = [
+            outcome
+            for wave in waves
+            for outcome in run_tasks(self, run.run_id, without_erased(archive, ends, wave), total)
+        ]
         state.accept(prove_mended(outcomes, retries, run.plans, run_id=run.run_id))
 
     def _finish(self, archive: Archive, cluster: ClusterState) -> BackupReport:

@@ -77,6 +77,7 @@ class _Reading:
     log_start_offset: int = 0
     damages: list[Damage] = field(default_factory=list)
     failure: Failure | None = None
+    erased: int = 0
 
     def outcome(self) -> Outcome:
         return Outcome(
@@ -86,6 +87,7 @@ class _Reading:
             log_start_offset=self.log_start_offset,
             damages=tuple(self.damages),
             failure=self.failure,
+            erased=self.erased,
         )
 
 
@@ -214,7 +216,15 @@ def _append(reading: _Reading, chunk: Chunk, pace: Pace) -> None:
         reading.failure = Failure(kind=FailureKind.STOPPED, message=error.message, hint=error.hint)
         return
     if len(chunk.headers):
-        reading.part.append(chunk.data, chunk.headers, chunk.aborted)
+        data, headers = chunk.data, chunk.headers
+        if reading.item.erased is not None:
+            # Loads numba: only what is read again from the source can have such records.
+            from maxbrod.batch.erasure import find_erased, without_offsets  # noqa: PLC0415
+
+            gone = find_erased(data, headers, reading.item.erased)
+            data, headers = without_offsets(data, headers, gone)
+            reading.erased += len(gone)
+        reading.part.append(data, headers, chunk.aborted)
     elif chunk.start < chunk.log_start_offset:
         # Offsets that retention deleted get a row of their own, however few they are: no slice may span them.
         reading.part.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,7 @@ from maxbrod.kafka.state.cluster_state import Broker, ClusterState
 from maxbrod.kafka.wire.connection import Connection
 from maxbrod.kafka.wire.deadline import Deadline
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits
-from maxbrod.model import PartitionId
+from maxbrod.model import INT64_MAX, PartitionId
 from maxbrod.work.progress import Meter, Watcher
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def read_waves(
         if backup.is_stopped():
             commits.state.run = replace(commits.state.run, interrupted=True)
             return
-        wave = still_to_read(planned, held(), ended)
+        wave = without_erased(archive, commits.state.known.ends, still_to_read(planned, held(), ended))
         meter.begin(len(planned), sizes[number])
         if wave:
             stop = backup.stop if halts else None
@@ -84,6 +84,23 @@ def read_waves(
                 return
         else:
             meter.end(0)
+
+
+def without_erased(archive: Archive, ends: Mapping[PartitionId, int], wave: Sequence[Task]) -> Wave:
+    """Return the tasks, whose items know what was erased. Only offsets that the archive had before can have been."""
+    if not any(item.start < ends.get(item.id, 0) for task in wave for item in task.items):
+        return tuple(wave)
+    erasures = archive.erasures()
+    if not erasures:
+        return tuple(wave)
+    return tuple(
+        replace(
+            task,
+            # A batch may reach beyond its range.
+            items=tuple(replace(item, erased=erasures.records_in(item.id, 0, INT64_MAX)) for item in task.items),
+        )
+        for task in wave
+    )
 
 
 def _read_wave(

@@ -34,9 +34,13 @@ def filler(count: int, *, timestamp_ms: int) -> NDArray[np.uint8]:
     return join(header, [compress(Codec.ZSTD, _records(count))])
 
 
-def emptied(offset: int, *, leader_epoch: int) -> NDArray[np.uint8]:
-    """A batch of one offset without a record, as compaction leaves it. It preserves the leader epoch at that offset."""
-    return join(_header(base_offset=offset, leader_epoch=leader_epoch), [b""])
+def emptied(offset: int, *, leader_epoch: int, last_offset: int | None = None) -> NDArray[np.uint8]:
+    """A batch without a record, as compaction leaves it. It preserves the leader epoch at that offset.
+
+    It covers one offset, or all up to `last_offset`.
+    """
+    delta = 0 if last_offset is None else last_offset - offset
+    return join(_header(base_offset=offset, leader_epoch=leader_epoch, last_offset_delta=delta), [b""])
 
 
 def _header(**fields: int) -> NDArray[Any]:

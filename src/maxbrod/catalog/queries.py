@@ -236,6 +236,15 @@ class Queries(ABC):
             rows = _until(rows, as_of)
         return rows.sort_by(SORT_ORDER).select(names)
 
+    def stored(self, *, topic_ids: Collection[str] | None = None, paths: Collection[str] | None = None) -> pa.Table:
+        """Rows that name a slice as the catalog stores them, of all kinds: of these topics, or of these objects."""
+        kinds = pa.array([str(kind) for kind in (Kind.DATA, Kind.REPLACED, Kind.BUILDING)], pa.string())
+        conditions = [pc.field("kind").isin(kinds), pc.field("path").is_valid()]
+        for name, chosen in (("topic_id", topic_ids), ("path", paths)):
+            if chosen is not None:
+                conditions.append(pc.field(name).isin(pa.array(sorted(chosen), pa.string())))
+        return self._files().read(SCHEMA.names, _all(conditions)).sort_by(SORT_ORDER)
+
     def replaced(self) -> pa.Table:
         """Rows of data and gaps that later rows replaced, as they were, in no order."""
         return revive(self.replaced_rows())

@@ -439,6 +439,7 @@ def _problem_of(reason: GapReason) -> ProblemKind | None:
             | GapReason.TRUNCATED
             | GapReason.PRUNED
             | GapReason.DELETED
+            | GapReason.ERASED
             | GapReason.UNRECORDED
         ):
             return None

@@ -63,6 +63,7 @@ _GROUPS: Final = {
     "Maintain": {
         "compact": "maxbrod.compact.cli:compact",
         "prune": "maxbrod.prune.cli:prune",
+        "erase": "maxbrod.erase.cli:erase",
         "gc": "maxbrod.inspect.cli:gc",
         "repair": "maxbrod.repair.cli:repair",
         "convert": "maxbrod.convert.cli:convert",

@@ -12,14 +12,23 @@ from typing import Any
 from maxbrod.archive.archive import Archive
 from maxbrod.archive.selection import matches_nothing, select_topics
 from maxbrod.batch.schema_ids import SchemaIdMap
-from maxbrod.catalog.rows import Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import Segment, decode_rows
 from maxbrod.catalog.schema import SORT_ORDER
 from maxbrod.compare.live import LiveCluster, choose_match, whole_target
-from maxbrod.compare.plan import PART_BYTES, BroughtRecords, ComparedRange, CompareRequest, Match, Pair, Times
+from maxbrod.compare.plan import (
+    BY_OFFSET,
+    PART_BYTES,
+    BroughtRecords,
+    ComparedRange,
+    CompareRequest,
+    Match,
+    Pair,
+    Times,
+)
 from maxbrod.errors import RefusedError, UsageError
 from maxbrod.groups.movement import find_restore
 from maxbrod.layouts.kafka.format import Slice
-from maxbrod.model import GapReason, PartitionId, TopicPartition
+from maxbrod.model import INT64_MAX, GapReason, PartitionId, TopicPartition
 from maxbrod.registry.remap import map_for
 from maxbrod.restore.archived import look_at_archive
 from maxbrod.restore.plan.mapping import decode_map
@@ -30,6 +39,7 @@ from maxbrod.restore.plan.targets import group_by_topic
 from maxbrod.restore.state import finished_restores, read_restore, read_schema_map, read_topics
 
 _OPERATION = "compare"
+_ERASED = "records that were erased from the archive are left out of both sides"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +250,10 @@ def _with_slices(archive: Archive, source: Source, pair: Pair) -> Pair:
     )
     request = RestoreRequest(since_ms=pair.times.since_ms, until_ms=pair.times.until_ms)
     found = decode_rows(rows_to_read(rows, [source], request))
-    slices = tuple(slice_of(row) for row in found if isinstance(row, Segment))
+    erasures = archive.erasures()
+    same_offsets = pair.match in BY_OFFSET and pair.offset_map is None and pair.brought is None
+    erased = erasures.records_in(source.id, 0, INT64_MAX) if same_offsets else None
+    slices = tuple(erasures.slice_of(row) for row in found if isinstance(row, Segment))
     splits, size = [], 0
     for part in slices:
         if size >= PART_BYTES:
@@ -254,6 +267,8 @@ def _with_slices(archive: Archive, source: Source, pair: Pair) -> Pair:
         slices=slices,
         revision=source.revision,
         compacted=GapReason.COMPACTED in source.gaps,
+        erased=erased,
+        notes=(*pair.notes, *([_ERASED] if erased is not None else [])),
     )
 
 
@@ -261,7 +276,8 @@ def whole_log(archive: Archive, source: ComparedRange, revision: int) -> tuple[S
     """All that the archive has of a partition, beyond what is compared too."""
     revisions = {PartitionId(topic_id=source.topic_id, partition=source.partition): revision}
     rows = archive.catalog.rows(topic_id=source.topic_id, partition=source.partition, revisions=revisions)
-    return tuple(slice_of(row) for row in decode_rows(rows.sort_by(SORT_ORDER)) if isinstance(row, Segment))
+    erasures = archive.erasures()
+    return tuple(erasures.slice_of(row) for row in decode_rows(rows.sort_by(SORT_ORDER)) if isinstance(row, Segment))
 
 
 # Restores

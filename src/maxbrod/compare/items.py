@@ -12,6 +12,7 @@ from maxbrod.model import TopicPartition
 
 if TYPE_CHECKING:
     from maxbrod.batch.digest import Digest, Field
+    from maxbrod.batch.erased import ErasedRecords
     from maxbrod.batch.schema_ids import SchemaIdMap
     from maxbrod.compare.plan import BroughtRecords, ComparedRange, Side
     from maxbrod.compare.report import Difference
@@ -50,6 +51,8 @@ class CompareItem:
     """Compare only records that a link has appended; their place is their offset at the source."""
     slices: tuple[Slice, ...] = ()
     """In an archive."""
+    erased: ErasedRecords | None = None
+    """Leave these records of a topic out, as the archive does."""
     schema_ids: SchemaIdMap | None = None
     """Read the records with these schema ids instead of theirs."""
 

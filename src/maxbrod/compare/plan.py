@@ -22,6 +22,7 @@ from maxbrod.restore.plan.request import RestoreRequest
 from maxbrod.work.windows import spread as spread_by_size
 
 if TYPE_CHECKING:
+    from maxbrod.batch.erased import ErasedRecords
     from maxbrod.batch.schema_ids import SchemaIdMap
     from maxbrod.layouts.kafka.format import Slice
 
@@ -168,6 +169,8 @@ class Pair:
     """True if the archive says that compaction removed records before they were archived."""
     schema_ids: SchemaIdMap | None = None
     """Compare the records of the source with these schema ids, which a restore has given them."""
+    erased: ErasedRecords | None = None
+    """Records that the archive leaves out, and so must the target, where offsets are the same."""
 
     def extent(self, side: Side) -> ComparedRange | None:
         return self.source if side is Side.SOURCE else self.target

@@ -423,6 +423,7 @@ def make_item(pair: Pair, side: Side, extent: ComparedRange, *, part: ComparePar
         brought=pair.brought,
         slices=tuple(overlapping) if is_source else (),
         schema_ids=pair.schema_ids if is_source else None,
+        erased=None if is_source or pair.offset_map is not None else pair.erased,
     )
 
 

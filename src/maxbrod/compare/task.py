@@ -19,6 +19,7 @@ from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.cuts import Cut
 from maxbrod.batch.decode import decode
 from maxbrod.batch.digest import Digest, Field
+from maxbrod.batch.erasure import without_erased
 from maxbrod.batch.hashes import COLUMNS, Words, digest_records, hash_fields
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.batch.provenance import passed, source_offsets, without_provenance
@@ -140,7 +141,10 @@ class SideReader:
                     hint="compare ranges of fewer offsets, with --range",
                 )
             aborted = from_fetch(chunk.data, chunk.headers, chunk.aborted)
-            yield from _committed(chunk.data, chunk.headers, aborted, cut, str(item.where))
+            data, headers = chunk.data, chunk.headers
+            if item.erased is not None:
+                data, headers = without_erased(data, headers, item.erased)
+            yield from _committed(data, headers, aborted, cut, str(item.where))
 
     def _client(self, side: Side) -> KafkaClient:
         if side not in self._clients:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from maxbrod.batch.columns import number_array, number_column
 from maxbrod.batch.digest import Digest, Field, join
-from maxbrod.catalog.rows import Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import Segment, decode_rows
 from maxbrod.config import StorageConfig
 from maxbrod.errors import EXIT_CORRUPT, MaxbrodError, naming
 from maxbrod.layouts.reader import read_records
@@ -88,13 +88,14 @@ def prove(
 def _items(side: int, archive: Archive, parts: Sequence[ConvertPart], *, by_name: bool) -> Iterator[_Item]:
     """The items for one archive. Other layouts know only topic names; items carry the id of the source."""
     segments: dict[tuple[str, int], list[Segment]] = {}
+    erasures = archive.erasures()
     for row in decode_rows(archive.catalog.rows()):
         if isinstance(row, Segment):
             segments.setdefault((row.topic if by_name else row.topic_id, row.partition), []).append(row)
     for part in parts:
         rows = segments.get((part.topic if by_name else part.topic_id, part.partition), [])
         start, end = part.rows[0].base_offset, part.end
-        slices = tuple(slice_of(row) for row in rows if row.end_offset > start and row.base_offset < end)
+        slices = tuple(erasures.slice_of(row) for row in rows if row.end_offset > start and row.base_offset < end)
         yield side, TransferItem(where=part.where, topic_id=part.topic_id, start=start, end=end, slices=slices)
 
 

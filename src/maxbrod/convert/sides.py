@@ -151,7 +151,12 @@ class ConvertSource:
 
     def parts(self) -> Iterator[ConvertPart]:
         """Every selected partition. Other layouts have only names: of topics with the same name, only the newest."""
-        rows = [row for row in decode_rows(self.archive.catalog.rows()) if isinstance(row, Segment | Gap)]
+        erasures = self.archive.erasures()
+        rows = [
+            erasures.explained(row)
+            for row in decode_rows(self.archive.catalog.rows())
+            if isinstance(row, Segment | Gap)
+        ]
         names = {row.topic_id: row.topic for row in rows}
         chosen = self._chosen(names.values())
         selected = {topic_id for topic_id, name in names.items() if name in chosen}

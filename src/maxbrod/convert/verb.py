@@ -12,7 +12,7 @@ from typing import Final
 
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.foreign_target import TargetRequest
-from maxbrod.catalog.rows import Segment, new_run_id, slice_of
+from maxbrod.catalog.rows import Segment, new_run_id
 from maxbrod.config import StorageConfig
 from maxbrod.convert.options import ConvertOptions
 from maxbrod.convert.proof import prove
@@ -263,14 +263,14 @@ class Conversion:
         return [(part, answers[key_of(item)]) for part, item in items]
 
     def _item(self, part: ConvertPart) -> TransferItem:
-        held = self.target.position(part)
+        held, erasures = self.target.position(part), self.source.archive.erasures()
         return TransferItem(
             where=part.where,
             topic_id=part.topic_id,
             start=part.rows[0].base_offset if held is None else max(held, part.rows[0].base_offset),
             end=part.end,
             survey=self.target.survey_of(part),
-            slices=tuple(slice_of(row) for row in part.rows if isinstance(row, Segment)),
+            slices=tuple(erasures.slice_of(row) for row in part.rows if isinstance(row, Segment)),
         )
 
     def _publish(self, answered: Sequence[tuple[ConvertPart, Transferred]]) -> bool:

@@ -91,6 +91,10 @@ class ArchiveFacts:
     """Facts that an archive of another tool cannot show, such as a lost last segment."""
     keys: tuple[str, ...] = ()
     """The labels of the keys of an encrypted archive."""
+    erasures: int = 0
+    """The number of erasures in the ledger."""
+    not_erased: tuple[str, ...] = ()
+    """Erasures of which objects may still hold records: they were killed, or something keeps the objects."""
     own_layout: bool = True
     """Otherwise the archive is another tool's, which records no runs."""
 
@@ -107,6 +111,7 @@ def judge(facts: ArchiveFacts, wanted: StatusOptions, price: float | None = None
         *_recovery_time(facts, wanted),
         _size(facts, price),
         *_compaction(facts),
+        *_erasures(facts),
         *_room(facts),
         *_keys(facts),
         _format(facts),
@@ -320,6 +325,20 @@ def _keys(facts: ArchiveFacts) -> Iterator[Promise]:
         )
     elif facts.keys:
         yield _ok("keys", f"encrypted; any of these opens it: {', '.join(facts.keys)}")
+
+
+def _erasures(facts: ArchiveFacts) -> Iterator[Promise]:
+    if not facts.erasures:
+        return
+    done = counted(facts.erasures, "erasure")
+    if not facts.not_erased:
+        yield _ok("erasures", f"{done}: the records are out of the archive")
+        return
+    yield _warn(
+        "erasures",
+        f"{done}: no reader returns the records, but objects of {', '.join(facts.not_erased)} are not yet deleted",
+        "the certificates in erasures/ say what keeps them; 'maxbrod erase --again' deletes what may go",
+    )
 
 
 def _format(facts: ArchiveFacts) -> Promise:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from maxbrod.batch.columns import RECORD_SCHEMA, conform, number_column
 from maxbrod.batch.headers import NEWEST_MAGIC
-from maxbrod.catalog.rows import Gap, Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import Gap, Segment, decode_rows
 from maxbrod.layouts.reader import decode_committed, read_foreign, read_logs
 from maxbrod.model import INT64_MAX
 
@@ -65,7 +65,7 @@ def read_page(
                 PassedGap(first_offset=row.base_offset, end_offset=row.end_offset, reason=str(row.reason)),
             )
             continue
-        for batch in _records(archive.storage, slice_of(row), first):
+        for batch in _records(archive.storage, archive.erasures().slice_of(row), first):
             offsets = number_column(batch.column("offset"))
             low, high = (int(place) for place in offsets.searchsorted([first, end]))
             part = batch.slice(low, min(high - low, count - rows))
@@ -90,7 +90,7 @@ def find_offset(archive: Archive, place: PartitionId, time_ms: int) -> int | Non
     for row in _decoded(rows):
         if isinstance(row, Gap):
             continue
-        for batch in _records(archive.storage, slice_of(row), row.base_offset, since_ms=time_ms):
+        for batch in _records(archive.storage, archive.erasures().slice_of(row), row.base_offset, since_ms=time_ms):
             late = number_column(batch.column("timestamp_ms")) >= time_ms
             if late.any():
                 return int(number_column(batch.column("offset"))[late.argmax()])
@@ -101,7 +101,7 @@ def read_partition(archive: Archive, place: PartitionId) -> Iterator[pa.RecordBa
     """All records of a partition."""
     for row in _rows(archive, place, 0, INT64_MAX):
         if isinstance(row, Segment):
-            yield from _records(archive.storage, slice_of(row), 0)
+            yield from _records(archive.storage, archive.erasures().slice_of(row), 0)
 
 
 def _rows(archive: Archive, place: PartitionId, first: int, end: int) -> Iterator[Segment | Gap]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.archive import Archive, ProofKind, last_proof, open_archive, read_proofs
+from maxbrod.archive.erasures import not_erased
 from maxbrod.archive.runs import ending_of, is_partial
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Run
@@ -130,6 +131,8 @@ def gather(archive: Archive, clock_ms: int) -> ArchiveFacts:
         format_version=archive.catalog.format_version,
         newest_run_ms=max((run.finished_at for run in runs), default=None),
         layout=NATIVE,
+        erasures=len(archive.erasures().documents),
+        not_erased=not_erased(archive.storage, archive.erasures()),
     )
 
 

@@ -299,6 +299,7 @@ MARKS: Final = {
     GapReason.TRUNCATED: ("t", "magenta"),
     GapReason.PRUNED: ("p", "blue"),
     GapReason.DELETED: ("d", "bright_black"),
+    GapReason.ERASED: ("e", "blue"),
     GapReason.UNRECORDED: ("u", "bright_black"),
     GapReason.CORRUPT: ("X", "bold red"),
     GapReason.UNEXPLAINED: ("?", "bold red"),

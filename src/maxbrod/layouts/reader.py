@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from maxbrod.batch.columns import number_column, project
 from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX
+from maxbrod.batch.erased import ErasedRecords
 from maxbrod.batch.headers import BatchHeaders, walk
 from maxbrod.batch.transactions import committed_batches
 from maxbrod.errors import CorruptDataError, MaxbrodError, ObjectNotFoundError
@@ -52,7 +53,8 @@ def _read_logs(
 ) -> Iterator[Batches]:
     if stored.details is None:
         pieces = native.read_logs(storage, stored, check_crc=check_crc, request_bytes=request_bytes, ahead=ahead)
-        yield from _in_place(stored, pieces)
+        pieces = _in_place(stored, pieces)
+        yield from pieces if stored.erased is None else _without_erased(pieces, stored.erased)
         return
     name, segment = described(stored.details)
     if (read_batches := layout_of(name).read_batches) is not None:
@@ -64,6 +66,15 @@ def _read_logs(
     for records in read_foreign(storage, stored.details):
         data = encode(records, codec=_CODEC)
         yield data, walk(data, check_crc=False)
+
+
+def _without_erased(pieces: Iterator[Batches], erased: ErasedRecords) -> Iterator[Batches]:
+    """The gate that erased records do not pass, where a row was not rewritten, or was read again from the source."""
+    # Loads numba: only slices with such records are decoded.
+    from maxbrod.batch.erasure import without_erased  # noqa: PLC0415
+
+    for data, headers in pieces:
+        yield without_erased(data, headers, erased)
 
 
 def _in_place(stored: Slice, pieces: Iterator[Batches]) -> Iterator[Batches]:

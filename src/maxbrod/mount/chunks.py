@@ -104,7 +104,7 @@ class SliceSource(Protocol):
 
 def source_of(storage: Storage, stored: Slice, cut: Cut) -> SliceSource:
     """The source of a slice, of which only the records that `cut` selects are served."""
-    if stored.details is not None:
+    if stored.details is not None or stored.erased is not None:
         return _Converted(storage, stored, cut)
     return (_Framed if is_framed(stored.path) else _Plain)(storage, stored, cut)
 
@@ -215,7 +215,7 @@ def _frames_in(data: memoryview, done: int, wanted: int) -> list[tuple[int, int,
 
 
 class _Converted:
-    """A segment of another layout, whose records are encoded into batches on the way.
+    """A segment of another layout, or one with erased records: its records are encoded into batches on the way.
 
     Such a segment is read from its start. Where a consumer reads on, so does the open reader.
     """

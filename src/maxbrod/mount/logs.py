@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.erasures import NO_ERASURES, Erasures
 from maxbrod.batch.cuts import Cut
 from maxbrod.catalog.rows import SLICE_FIELDS, newest_times
 from maxbrod.catalog.schema import SORT_ORDER, Kind
 from maxbrod.layouts.kafka.format import Slice
-from maxbrod.model import AbortedTransaction, TopicPartition
+from maxbrod.model import AbortedTransaction, PartitionId, TopicPartition
 from maxbrod.mount.chunks import ChunkPlace, Loaded, SliceSource, last_end, source_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from maxbrod.mount.cache import ChunkKey
     from maxbrod.storage.interface import Storage
 
-LOG_COLUMNS: Final = tuple(dict.fromkeys(["topic_id", "partition", "kind", "base_offset", "end_offset", *SLICE_FIELDS]))
+LOG_COLUMNS: Final = tuple(
+    dict.fromkeys(["topic_id", "partition", "kind", "base_offset", "end_offset", "run_id", *SLICE_FIELDS])
+)
 """The columns of the catalog that a log is made of."""
 
 
@@ -48,7 +51,9 @@ class ExploredSlice:
         """What is wrong at a place, and when that was seen."""
 
     def key(self, place: ChunkPlace) -> ChunkKey:
-        return self.archive, self.stored.path, self.stored.position, place
+        # What was read before an erasure is another chunk.
+        left_out = "" if self.stored.erased is None else f" without {hash(self.stored.erased):x}"
+        return self.archive, f"{self.stored.path}{left_out}", self.stored.position, place
 
     def number_of(self, offset: int) -> int:
         """The number of the chunk that may contain the offset, or of the first after it."""
@@ -89,6 +94,16 @@ class ArchivedPartition:
     end: int
     """The first offset that the archive does not account for."""
     cut: Cut = field(default_factory=Cut)
+    erasures: Erasures = NO_ERASURES
+
+    def slice_at(self, number: int) -> Slice:
+        """The slice of a row, without what was erased."""
+        row: dict[str, Any] = self.rows.slice(number, 1).to_pylist()[0]
+        values = {name: row[name] for name in SLICE_FIELDS}
+        values["aborted"] = tuple(AbortedTransaction(**transaction) for transaction in values["aborted"] or ())
+        place = PartitionId(topic_id=row["topic_id"], partition=row["partition"])
+        erased = self.erasures.records_in(place, row["base_offset"], row["end_offset"], run_id=row["run_id"])
+        return Slice(**values, erased=erased)
 
 
 class PartitionLog:
@@ -113,8 +128,11 @@ class PartitionLog:
         known = {(each.stored.path, each.stored.position): each for each in older.explored if not each.failures}
         paths, positions = (self._archived.rows[name].to_pylist() for name in ("path", "position"))
         for number, place in enumerate(zip(paths, positions, strict=True)):
-            if place in known and number not in self._slices:
-                self._slices[number] = known[place]
+            if place not in known or number in self._slices:
+                continue
+            older_slice = known[place]
+            if not self._archived.erasures or older_slice.stored.erased == self._archived.slice_at(number).erased:
+                self._slices[number] = older_slice
 
     @property
     def explored(self) -> list[ExploredSlice]:
@@ -158,7 +176,7 @@ class PartitionLog:
     def slice_at(self, number: int) -> ExploredSlice:
         found = self._slices.get(number)
         if found is None:
-            stored = _slice(self._archived.rows, number)
+            stored = self._archived.slice_at(number)
             source = source_of(self._archived.storage, stored, self._archived.cut)
             found = self._slices[number] = ExploredSlice(self.where, self._archived.archive, stored, source)
         return found
@@ -182,12 +200,6 @@ class PartitionLog:
             for transaction in explored.stored.aborted
             if transaction.last_offset >= first and transaction.first_offset < end
         ]
-
-
-def _slice(rows: pa.Table, number: int) -> Slice:
-    values: dict[str, Any] = rows.select(list(SLICE_FIELDS)).slice(number, 1).to_pylist()[0]
-    values["aborted"] = tuple(AbortedTransaction(**transaction) for transaction in values["aborted"] or ())
-    return Slice(**values)
 
 
 def partitions_in(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:

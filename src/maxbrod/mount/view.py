@@ -136,6 +136,7 @@ class MountedArchive:
                 start=start,
                 end=end,
                 cut=Cut(end_offset=limit, until_ms=self._until_ms),
+                erasures=self.archive.erasures(),
             )
             found[number] = PartitionLog(TopicPartition(topic=name, partition=number), archived)
         return found

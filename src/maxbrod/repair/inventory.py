@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from maxbrod.archive.erasures import Erasures, read_erasures
 from maxbrod.archive.snapshot_document import Snapshot, decode
 from maxbrod.archive.snapshots import read_snapshot
 from maxbrod.archive.undo import PRUNES, UNDO, UNDO_UNTIL, is_undone, read_document
@@ -97,7 +98,10 @@ def take_inventory(storage: Storage, table: Table | None = None) -> Inventory:
         evidence=RepairEvidence(
             lost=[_missing(row) for row in segments if row.path not in paths],
             runs=runs,
-            gaps=_gaps(row for row in rows if isinstance(row, Gap) and row.run_id not in prunes.undone),
+            gaps=_gaps(
+                (row for row in rows if isinstance(row, Gap) and row.run_id not in prunes.undone),
+                read_erasures(storage),
+            ),
             revisions=count_revisions(pa.concat_tables([replaced, ledger_replaced]).select(REVISION_COLUMNS)),
             compacted=frozenset(topic_id for run in runs for topic_id in _compacted(run.snapshot)),
             pruned=prunes.ranges,
@@ -169,11 +173,13 @@ def _missing(row: Segment) -> LostRange:
     )
 
 
-def _gaps(gaps: Iterable[Gap]) -> dict[PartitionId, list[tuple[int, int, GapReason]]]:
+def _gaps(gaps: Iterable[Gap], erasures: Erasures) -> dict[PartitionId, list[tuple[int, int, GapReason]]]:
     found: dict[PartitionId, list[tuple[int, int, GapReason]]] = defaultdict(list)
     for row in sorted(gaps, key=lambda row: row.written_at):
         place = PartitionId(topic_id=row.topic_id, partition=row.partition)
         found[place].append((row.base_offset, row.end_offset, row.reason))
+    for place, first, end in erasures.ranges():
+        found[place].append((first, end, GapReason.ERASED))
     return dict(found)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 WELL: Final = frozenset({State.IN_STEP, State.CATCHING_UP, State.PAUSED, State.PROMOTED, State.OWN, State.SOURCE_GONE})
-NEVER_ARCHIVED: Final = frozenset(GapReason) - {GapReason.COMPACTED, GapReason.PRUNED}
+NEVER_ARCHIVED: Final = frozenset(GapReason) - {GapReason.COMPACTED, GapReason.PRUNED, GapReason.ERASED}
 """Reasons why records of the source may never have been in the archive. Those that were pruned have been there."""
 
 
@@ -29,6 +29,7 @@ _WHY: Final = {
     GapReason.TRUNCATED: "the source's log was truncated before egress read them",
     GapReason.COMPACTED: "compaction removed them at the source",
     GapReason.PRUNED: "they were pruned from the archive before they arrived here",
+    GapReason.ERASED: "they were erased from the archive, because a person asked for it",
     GapReason.UNRECORDED: "the archive was converted from one that does not say why",
     GapReason.CORRUPT: "they were damaged at the source",
     GapReason.UNEXPLAINED: "the source's log had no batch for them, and nothing says why",

@@ -333,7 +333,7 @@ class LinkView:
                     operation=_OPERATION,
                     object_name=self._url,
                 )
-        return plan_portions(rows, wanted, accept_gaps=accept_gaps)
+        return plan_portions(rows, wanted, accept_gaps=accept_gaps, read=newest.archive.erasures().slice_of)
 
     def grow(
         self, partitions: Iterable[MirroredPartition], ends: Mapping[PositionKey, int], *, fully: bool = False

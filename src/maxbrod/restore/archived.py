@@ -342,14 +342,15 @@ def planned_rows(archive: Archive, plan: RestorePlan) -> pa.Table:
     return archive.catalog.rows(topic_ids={source.topic_id for source in sources}, revisions=revisions_of(sources))
 
 
-def sound_slices(rows: pa.Table, sources: Iterable[Source]) -> dict[PartitionId, list[Slice]]:
-    """The slices that these rows name, by partition and in their order, without what is lost of them."""
+def sound_slices(archive: Archive, rows: pa.Table, sources: Iterable[Source]) -> dict[PartitionId, list[Slice]]:
+    """The slices that these rows of an archive name, by partition and in their order, without what is lost of them."""
+    erasures = archive.erasures()
     lost = {source.id: {one.end: one for one in source.lost} for source in sources}
     found: dict[PartitionId, list[Slice]] = {}
     for row in decode_rows(rows):
         if isinstance(row, Segment):
             partition = PartitionId(topic_id=row.topic_id, partition=row.partition)
-            sound = sound_part(slice_of(row), lost.get(partition, {}))
+            sound = sound_part(erasures.slice_of(row), lost.get(partition, {}))
             if sound is not None:
                 found.setdefault(partition, []).append(sound)
     return found

@@ -394,7 +394,7 @@ def restore_slices(archive: Archive, storage: StorageConfig, plan: RestorePlan, 
     sources = sources_of(plan)
     if plan.transform is not None:
         archive, request = open_staged(plan.transform.staging, storage), as_staged(request, plan.transform)
-    return sound_slices(rows_to_read(planned_rows(archive, plan), sources, request), sources)
+    return sound_slices(archive, rows_to_read(planned_rows(archive, plan), sources, request), sources)
 
 
 def _unmapped(plan: RestorePlan, topic: str) -> SchemaIdMap | None:  # noqa: ARG001 - of no plan and no topic

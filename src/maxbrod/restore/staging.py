@@ -15,8 +15,9 @@ from itertools import groupby
 from typing import Final
 
 from maxbrod.archive.archive import RESTORES, Archive, open_for_writing, open_native
+from maxbrod.archive.erasures import Erasures
 from maxbrod.catalog.replaced import Revisions
-from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, new_run_id, slice_of
+from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, new_run_id
 from maxbrod.config import Config, StorageConfig
 from maxbrod.errors import MaxbrodError, RefusedError, UnavailableError, UsageError
 from maxbrod.model import GapReason, PartitionId, now_ms
@@ -225,7 +226,8 @@ class Staging:
             until_ms=self.until_ms,
         )
         items = [
-            (part, _item(part, asked[part.id], ends.get(part.id), lost[part.id])) for part in shares(wave, parallelism)
+            (part, _item(part, asked[part.id], ends.get(part.id), lost[part.id], self.source.erasures()))
+            for part in shares(wave, parallelism)
         ]
         tasks = spread([(part.bytes, item) for part, item in items], parallelism)
         meter.begin(len(tasks), sum(part.bytes for part in wave))
@@ -268,10 +270,14 @@ def _left(part: ConvertPart, end: int | None, asked: tuple[int, int], url: str) 
 
 
 def _item(
-    part: ConvertPart, asked: tuple[int, int], end: int | None, lost: Mapping[int, UnreadableRange]
+    part: ConvertPart,
+    asked: tuple[int, int],
+    end: int | None,
+    lost: Mapping[int, UnreadableRange],
+    erasures: Erasures,
 ) -> TransferItem:
     """The offsets of a part to transform now. Its first and its last row may reach beyond them."""
-    slices = (sound_part(slice_of(row), lost) for row in part.rows if isinstance(row, Segment))
+    slices = (sound_part(erasures.slice_of(row), lost) for row in part.rows if isinstance(row, Segment))
     return TransferItem(
         where=part.where,
         topic_id=part.topic_id,

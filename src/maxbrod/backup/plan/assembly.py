@@ -64,7 +64,9 @@ def assemble(
     """
     evidence = collect(partition, planned, outcomes, log_start=log_start, first_time=first_time)
     default: DefaultReason = GapReason.COMPACTED if compacted else GapReason.UNEXPLAINED
-    author = _Author(topic, partition, run_id, written_at, evidence, default)
+    missing = sum(found.end_offset - found.base_offset - found.records for found in evidence.slices)
+    erased = 0 < missing <= sum(outcome.erased for outcome in outcomes)
+    author = _Author(topic, partition, run_id, written_at, evidence, default, erased)
     cursor = evidence.first
     for found in evidence.slices:
         author.add_gaps(cursor, found.base_offset)
@@ -127,6 +129,7 @@ def _exit_code(reason: GapReason) -> int:
             | GapReason.TRUNCATED
             | GapReason.PRUNED
             | GapReason.DELETED
+            | GapReason.ERASED
             | GapReason.UNRECORDED
         ):
             return EXIT_DONE
@@ -142,6 +145,8 @@ class _Author:
     written_at: int
     evidence: Evidence
     default: DefaultReason
+    erased: bool = False
+    """True if all records that slices lack were erased from the archive, and so not read into it again."""
     rows: list[Segment | Gap] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
 
@@ -158,7 +163,8 @@ class _Author:
         first, end = found.base_offset, found.end_offset
         missing = end - first - found.records
         damages = [mark for mark in self.evidence.marks_within(first, end) if mark.reason is GapReason.CORRUPT]
-        reason = None if not missing else GapReason.CORRUPT if damages else self.default
+        lacks: GapReason = GapReason.ERASED if self.erased else self.default
+        reason = None if not missing else GapReason.CORRUPT if damages else lacks
         values = {name: getattr(found, name) for name in SLICE_FIELDS}
         self.rows.append(Segment(**self._shared(), **values, reason=reason))
         if reason is GapReason.CORRUPT:

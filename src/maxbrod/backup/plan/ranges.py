@@ -18,6 +18,7 @@ from maxbrod.model import InPartition, PartitionId, TopicPartition
 from maxbrod.work.windows import cut_waves, estimate_bytes
 
 if TYPE_CHECKING:
+    from maxbrod.batch.erased import ErasedRecords
     from maxbrod.catalog.queries import ArchivedRange
     from maxbrod.layouts.kafka.format import Slice
 
@@ -53,6 +54,8 @@ class RangeItem(InPartition):
     """Holes between batches are normal."""
     floor: int | None = None
     """In a partition's first range: the batch that contains `start` belongs to it if it begins here or later."""
+    erased: ErasedRecords | None = None
+    """Records that were erased from the archive, and are not read into it again."""
 
     @property
     def bytes_estimate(self) -> int:
@@ -188,6 +191,8 @@ class Outcome:
     """The highest start of the log that a broker reported: below it, retention deleted what no slice holds."""
     damages: tuple[Damage, ...] = ()
     failure: Failure | None = None
+    erased: int = 0
+    """The number of records that were left out because they were erased from the archive."""
 
 
 def outcomes_by_partition(outcomes: Iterable[Outcome]) -> dict[PartitionId, list[Outcome]]:

@@ -127,7 +127,7 @@ def _stays(row: Segment | Gap, end: int, held: Collection[int]) -> str | None:
         return LATER
     if row.base_offset in held:
         return HELD
-    return INCOMPLETE if row.reason not in {None, GapReason.COMPACTED} else None
+    return INCOMPLETE if row.reason not in {None, GapReason.COMPACTED, GapReason.ERASED} else None
 
 
 def _divide(rows: Sequence[Segment], borders: Collection[int], group_bytes: int) -> list[tuple[Segment, ...]]:

@@ -22,9 +22,8 @@ from maxbrod.batch.transactions import committed_batches
 from maxbrod.config import StorageConfig
 from maxbrod.errors import CorruptDataError, MaxbrodError
 from maxbrod.layouts.kafka.format import Compression, SegmentLimits, Slice
-from maxbrod.layouts.kafka.reader import read_logs
 from maxbrod.layouts.kafka.writer import ArchiveWriter
-from maxbrod.layouts.reader import decode_portions
+from maxbrod.layouts.reader import decode_portions, read_logs
 from maxbrod.model import Codec
 from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import open_storage

@@ -15,7 +15,7 @@ from maxbrod.archive.archive import Archive
 from maxbrod.archive.holds import HOLD_COLUMNS, active_holds
 from maxbrod.archive.snapshots import find_moment, find_run, last_snapshot_run, read_snapshot
 from maxbrod.archive.upkeep import read_clocks
-from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, encode_rows, new_run_id, slice_of
+from maxbrod.catalog.rows import Gap, Run, Segment, decode_rows, encode_rows, new_run_id
 from maxbrod.compact.by_key.job import compact_groups
 from maxbrod.compact.by_key.plan import PartitionPlan, hole_offsets_min, plan_partition, policy_of, tile
 from maxbrod.compact.by_key.task import ByKeySettings, GroupItem, GroupOutcome
@@ -124,7 +124,7 @@ class ByKey(Compaction[PartitionPlan]):
         return [change for change in changes if change is not None]
 
     def _items(self, wave: Sequence[PartitionPlan]) -> Iterator[GroupItem]:
-        number = 0
+        number, erasures = 0, self.archive.erasures()
         # A run whose clock was ahead makes no tombstone older than it is.
         until_ms = min(self._cut.started_at, read_clocks(self.archive, ask_store=True, demand=False).earliest_ms)
         for place, plan in enumerate(wave):
@@ -135,7 +135,7 @@ class ByKey(Compaction[PartitionPlan]):
                     topic=plan.topic,
                     topic_id=plan.topic_id,
                     partition=plan.partition,
-                    slices=tuple(slice_of(row) for row in group.rows),
+                    slices=tuple(erasures.slice_of(row) for row in group.rows),
                     last=group.last,
                     tombstones_end=plan.tombstones_end,
                     horizon_ms=until_ms - self._retention_ms[plan.topic_id],

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from maxbrod.batch.erased import ErasedRecords
 from maxbrod.errors import UsageError
 from maxbrod.model import INT64_MAX, AbortedTransaction, is_topic_name
 
@@ -64,6 +65,8 @@ class Slice(StoredSlice):
 
     sound_end: int | None = None
     """Offsets from here are known to be lost and are not read. None: all must be readable."""
+    erased: ErasedRecords | None = None
+    """The records in it that no reader may return. None: there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A slice as a whole: its deep check, and the copy of its part that remains after a log truncation or damage.
+"""A slice as a whole: its deep check, and copies: of what remains after a truncation or damage, or of whole objects.
 
 The check reads every byte and compares what the catalog records with what is stored. A problem is a value, not an
 error, so that one damaged slice does not hide another. A storage that does not answer is an error: then nothing is
@@ -7,7 +7,7 @@ known about the slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -19,7 +19,7 @@ from maxbrod.batch.compression import DECOMPRESSED_BYTES_MAX
 from maxbrod.batch.headers import NEWEST_MAGIC, BatchHeaders
 from maxbrod.errors import BatchLimitError, CorruptDataError, ObjectNotFoundError, UnsupportedFormatError
 from maxbrod.layouts.kafka.described_batches import DescribedBatches, SliceTally, describe
-from maxbrod.layouts.kafka.format import LEVEL_DEFAULT, PartitionName, Slice, is_framed
+from maxbrod.layouts.kafka.format import LEVEL_DEFAULT, PartitionName, Slice, is_framed, pack_path, parse_segment_path
 from maxbrod.layouts.kafka.reader import read_logs
 from maxbrod.layouts.kafka.writer import OpenObject, SliceWriter
 from maxbrod.storage.interface import Storage
@@ -148,6 +148,37 @@ def cut_slice(storage: Storage, row: Slice, end_offset: int, name: PartitionName
 def salvage_slice(storage: Storage, row: Slice, name: PartitionName, *, run_id: str = "") -> Slice | None:
     """Copy the intact batches before the first damage of a slice into a new, durable object; None if there are none."""
     return _copy(storage, row, _sound(storage, row), name, run_id)
+
+
+def copy_slices(
+    storage: Storage,
+    path: str,
+    slices: Sequence[tuple[PartitionName, Slice]],
+    *,
+    run_id: str,
+    read: Callable[[Storage, Slice], Iterator[tuple[NDArray[np.uint8], BatchHeaders]]] = read_logs,
+) -> list[Slice]:
+    """Copy slices of the object `path`, in this order, into a new, durable object; returns the new ones.
+
+    `read` may change what is in a slice. CorruptDataError: the bytes are not those that were written; nothing becomes
+    visible.
+    """
+    framed, name = is_framed(path), slices[0][0]
+    alone = parse_segment_path(path) is not None
+    new = (
+        name.segment_path(slices[0][1].base_offset, framed=framed) if alone else pack_path(run_id=run_id, framed=framed)
+    )
+    found = []
+    with storage.create(new) as writer:
+        opened = OpenObject(new, writer)
+        for name, row in slices:
+            out = SliceWriter(name, opened, LEVEL_DEFAULT if framed else None)
+            for data, headers in read(storage, row):
+                if len(headers):
+                    out.add(describe(data, headers, exact=True))
+            found.append(out.finish(row.aborted, codec=row.codec))
+        opened.finish(run_id)
+    return found
 
 
 def _copy(

@@ -235,6 +235,8 @@ class _PartitionRebuild:
         by = next((one.run.run_id for one in runs if one.snapshot.ends[self.id] >= found.end_offset), self.run_id)
         missing = found.end_offset - found.base_offset - found.records
         default = GapReason.COMPACTED if self.id.topic_id in self.evidence.compacted else GapReason.UNEXPLAINED
+        if default is GapReason.UNEXPLAINED and missing <= self._erased_in(found.base_offset, found.end_offset):
+            default = GapReason.ERASED
         reason = None if not missing else default if part.reason is None else _reason(part.reason)
         return Segment(
             topic=self.topic,
@@ -246,6 +248,12 @@ class _PartitionRebuild:
             run_id=part.run_id or by,
             written_at=part.modified_ms if part.written_at is None else part.written_at,
         )
+
+    def _erased_in(self, base: int, end: int) -> int:
+        """The number of these offsets that were erased."""
+        stated = self.evidence.gaps.get(self.id, ())
+        erased = ((first, stop) for first, stop, reason in stated if reason is GapReason.ERASED)
+        return sum(max(min(stop, end) - max(first, base), 0) for first, stop in erased)
 
     # What the archive is now
 

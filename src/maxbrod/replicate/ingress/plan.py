@@ -6,7 +6,7 @@ records keep their offsets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -207,9 +207,15 @@ def why_not_append(mark: LinkMark, each: PartitionId, archive_end: int, log_end:
 
 
 def plan_portions(
-    rows: pa.Table, wanted: Mapping[PartitionId, tuple[int, int]], *, accept_gaps: bool
+    rows: pa.Table,
+    wanted: Mapping[PartitionId, tuple[int, int]],
+    *,
+    accept_gaps: bool,
+    read: Callable[[Segment], Slice] = slice_of,
 ) -> dict[PartitionId, MirrorPortion]:
     """The portion of each partition, of which the offsets [position, end) are `wanted`.
+
+    `read` returns the slice of a row as readers get it.
 
     The slice that ends at the position is included: the end of the log is compared with it. CorruptDataError: two rows
     cover the same offsets.
@@ -226,7 +232,7 @@ def plan_portions(
             continue
         partition = row.id
         if isinstance(row, Segment):
-            slices.setdefault(partition, []).append(slice_of(row))
+            slices.setdefault(partition, []).append(read(row))
         if row.reason in MENDABLE and row.end_offset > wanted[partition][0]:
             lost.setdefault(partition, []).append((row.base_offset, row.end_offset, str(row.reason)))
         if row.reason is GapReason.PRUNED:

@@ -159,7 +159,7 @@ class ColdRestore:
         damaged = damaged_part(plan, written)
         if not self._request.accept_gaps or not damaged.topics:
             return {}
-        slices = cold_slices(planned_rows(self._archive, damaged), damaged)
+        slices = cold_slices(self._archive, planned_rows(self._archive, damaged), damaged)
         return find_losses(self._work, workers.for_bytes(damaged.bytes), self._archive, plan, slices)
 
     def _items(self, plan: RestorePlan, done: Done) -> list[tuple[int, ColdItem]]:
@@ -250,7 +250,7 @@ def cold_items(
     moment = find_moment(archive.storage, archive.catalog.runs(), plan.archive.run_id)
     configs = cold_configs(request.rename, moment.cluster, read_assignments(paths))
     rows = planned_rows(archive, plan)
-    extents, slices = measure_extents([rows], sources_of(plan)), cold_slices(rows, plan)
+    extents, slices = measure_extents([rows], sources_of(plan)), cold_slices(archive, rows, plan)
     items = []
     for topic in plan.topics:
         for where, partition in topic.placed():
@@ -269,10 +269,10 @@ def cold_items(
     return items
 
 
-def cold_slices(rows: pa.Table, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
+def cold_slices(archive: Archive, rows: pa.Table, plan: RestorePlan) -> dict[PartitionId, list[Slice]]:
     """The slices of all sources in the order of offsets, without what is lost."""
     sources = sources_of(plan)
-    return sound_slices(rows_to_write(rows, sources), sources)
+    return sound_slices(archive, rows_to_write(rows, sources), sources)
 
 
 def _lacking(target: ColdTarget, where: TopicPartition) -> list[Path]:

@@ -42,7 +42,7 @@ _REASONS: Final = tuple(GapReason)
 _EXPLAINED: Final = frozenset(
     {
         *(GapReason.COMPACTED, GapReason.RETENTION, GapReason.TRUNCATED),
-        *(GapReason.PRUNED, GapReason.DELETED, GapReason.UNRECORDED),
+        *(GapReason.PRUNED, GapReason.DELETED, GapReason.ERASED, GapReason.UNRECORDED),
     }
 )
 """With any other reason, records may be missing from the archive that the log had."""

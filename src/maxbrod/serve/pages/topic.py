@@ -27,6 +27,7 @@ REASONS: Final = {
     GapReason.TRUNCATED: "the log was truncated: these were lost by the cluster",
     GapReason.PRUNED: "pruned from the archive on purpose",
     GapReason.DELETED: "a client had deleted these",
+    GapReason.ERASED: "erased from the archive, because a person asked for it",
     GapReason.UNRECORDED: "the tool that wrote the archive records nothing about these",
     GapReason.CORRUPT: "damaged at the source, or an object of the archive is lost",
     GapReason.UNEXPLAINED: "missing, and nothing explains why",

@@ -52,6 +52,8 @@ def count_whole(options: TableOptions) -> tuple[Count, ...] | None:
         return None
     archive = open_table(options)
     topics = find_topics(archive, options)
+    if not archive.erasures().topic_ids.isdisjoint(topics):
+        return None
     totals: list[pa.Table] = []
     for rows in archive.catalog.portions(_COLUMNS, topic_ids=topics):
         data = rows.filter(pc.equal(rows["kind"], str(Kind.DATA)))
@@ -88,6 +90,8 @@ def count_slices(slices: Iterable[SliceRead], options: TableOptions) -> tuple[Co
 def known_records(stored: Slice, cut: Cut, *, committed: bool) -> int | None:
     """The number of records of a slice inside the cut; None if only its records can tell."""
     if stored.details is not None or stored.control_records is None or (committed and stored.aborted):
+        return None
+    if stored.erased is not None:
         return None
     if not _all_in_time(stored, cut):
         return None

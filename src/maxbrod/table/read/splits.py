@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.compute as pc
 
 from maxbrod.archive.archive import AnyCatalog, Archive, open_archive
+from maxbrod.archive.erasures import Erasures
 from maxbrod.archive.selection import incarnations_in, newest_ids, select_names
 from maxbrod.archive.snapshots import Moment, find_moment
-from maxbrod.catalog.rows import Segment, decode_rows, slice_of
+from maxbrod.catalog.rows import Segment, decode_rows
 from maxbrod.catalog.schema import Kind
 from maxbrod.model import PartitionId
 from maxbrod.table.read.scope import Scope, SliceRead, SourcePartition
@@ -41,7 +42,8 @@ def find_slices(archive: Archive, options: TableOptions) -> list[SliceRead]:
         # Scopes may overlap: each row once, in the catalog's order.
         by_place = {(row.topic_id, row.partition, row.base_offset): row for rows in found for row in rows}
         rows = [by_place[place] for place in sorted(by_place)]
-    return [slice_read(row, moment.ends) for row in rows]
+    erasures = archive.erasures()
+    return [slice_read(row, erasures, moment.ends) for row in rows]
 
 
 def find_topics(archive: Archive, options: TableOptions) -> dict[str, str]:
@@ -50,12 +52,12 @@ def find_topics(archive: Archive, options: TableOptions) -> dict[str, str]:
     return _topics(archive.catalog, options, moment)
 
 
-def slice_read(row: Segment, ends: Mapping[PartitionId, int] | None = None) -> SliceRead:
+def slice_read(row: Segment, erasures: Erasures, ends: Mapping[PartitionId, int] | None = None) -> SliceRead:
     """A whole row, or what of it lies below the `ends` of its archive at a run."""
     place = PartitionId(topic_id=row.topic_id, partition=row.partition)
     end = row.end_offset if ends is None else min(row.end_offset, ends[place])
     source = SourcePartition(topic=row.topic, topic_id=row.topic_id, partition=row.partition)
-    return SliceRead(source=source, stored=slice_of(row), end_offset=end)
+    return SliceRead(source=source, stored=erasures.slice_of(row), end_offset=end)
 
 
 def group(reads: Iterable[SliceRead], split_bytes: int) -> list[tuple[SliceRead, ...]]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from maxbrod.archive.archive import AnyCatalog, Archive
+from maxbrod.archive.erasures import NO_ERASURES, Erasures
 from maxbrod.archive.selection import incarnations_in, newest_ids, select_names
 from maxbrod.archive.snapshot_document import Snapshot
 from maxbrod.archive.snapshots import Moment, find_moment
@@ -84,7 +85,14 @@ class Follower:
         archive, _ = self._look(to_plan=True)
         table = self._options.table
         begun = None if is_start(start) else decode_position(start)
-        reads = plan_batch(archive.catalog, begun, decode_position(end), table.scope, lossy=self._lossy)
+        reads = plan_batch(
+            archive.catalog,
+            begun,
+            decode_position(end),
+            table.scope,
+            lossy=self._lossy,
+            erasures=archive.erasures(),
+        )
         return group(reads, table.split_bytes)
 
     def _look(self, *, to_plan: bool = False) -> tuple[Archive, StreamView]:
@@ -163,7 +171,13 @@ def _older_ids(archive: Archive, view: StreamView, now: Moment) -> set[str]:
 
 
 def plan_batch(
-    catalog: AnyCatalog, start: StreamPosition | None, end: StreamPosition, scope: Scope, *, lossy: bool
+    catalog: AnyCatalog,
+    start: StreamPosition | None,
+    end: StreamPosition,
+    scope: Scope,
+    *,
+    lossy: bool,
+    erasures: Erasures = NO_ERASURES,
 ) -> list[SliceRead]:
     """Slices by topic id, partition and offset. RefusedError: some of the batch is no longer in the archive."""
     ranges = ranges_between(start, end)
@@ -173,7 +187,7 @@ def plan_batch(
         rows, mark = found.get(partition, []), end.marks[partition]
         if not lossy:
             _check(partition, ranges[partition], rows, mark)
-        planned += _reads(ranges[partition], rows, mark, scope)
+        planned += _reads(ranges[partition], rows, mark, scope, erasures)
     return planned
 
 
@@ -214,11 +228,13 @@ def _check(partition: PartitionId, ranges: Sequence[Range], rows: Sequence[_Row]
         raise lost(name, *missing[0])
 
 
-def _reads(ranges: Sequence[Range], rows: Sequence[_Row], mark: StreamMark, scope: Scope) -> Iterator[SliceRead]:
+def _reads(
+    ranges: Sequence[Range], rows: Sequence[_Row], mark: StreamMark, scope: Scope, erasures: Erasures
+) -> Iterator[SliceRead]:
     for row in rows:
         if not isinstance(row, Segment) or _is_newer(row, mark) or not _in_scope(row, scope):
             continue
-        whole = slice_read(row)
+        whole = slice_read(row, erasures)
         for first, end in ranges:
             low, high = max(first, row.base_offset), min(end, row.end_offset)
             if low < high:
