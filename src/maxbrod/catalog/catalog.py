@@ -329,6 +329,9 @@ class Catalog(Queries):
         files = self._files()
         self._signer = self._signer or signer_of(self._storage)
         rewrite = plan_rewrite(files, added, gone)
+        if self._signer is not None:
+            # Their rows are written again, and signed: they must be those that were signed before.
+            files.demand_digests([*rewrite.touched, *rewrite.folded])
         asked_at_ms = self._since_ms if since_ms is None else min(since_ms, self._since_ms)
         # By two clocks: one may be set back, the other stands still while the machine sleeps.
         asked_at_s = self._since_s

@@ -86,7 +86,6 @@ class CheckReport(Report):
     problem_counts: Mapping[ProblemKind, int]
     """The number of problems of each kind."""
     signature: SignatureReport | None = None
-    """What the signatures of the catalog prove; None: it was not asked for."""
     published: ClassVar = ("verdict", "exit_code")
 
     @property
@@ -128,14 +127,12 @@ def check_archive(
     kept_max: int | None = None,
     on_problem: Callable[[Problem], None] | None = None,
     on_rows: Callable[[pa.Table], None] | None = None,
-    found_before: Sequence[Problem] = (),
 ) -> CheckReport:
     """Check all topics, or those that match. What is wrong with the archive is in the report, never raised.
 
     The report has the first `kept_max` problems, or all: an archive that lost its objects has as many as rows.
     `on_problem` is called for every one. `runs` are those of the catalog, if the caller has read them; `on_rows` is
-    called with all rows, which are read once, in portions that have all rows of their partitions. `found_before` are
-    problems that the caller has found.
+    called with all rows, which are read once, in portions that have all rows of their partitions.
     """
     catalog, storage = archive.catalog, archive.storage
     # The catalog is read before objects are listed: everything that its rows name existed at their commit.
@@ -157,7 +154,6 @@ def check_archive(
     rows.objects.add(others)
     lacking = rows.objects.lacking(storage)
     found = _Problems(kept_max, on_problem)
-    found.add(found_before)
     if not runs and not rows.count:
         hint = "run 'maxbrod backup' and look at its output"
         found.add([Problem(kind=ProblemKind.EMPTY, message="no run has stored anything here", hint=hint)])
