@@ -7,26 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from maxbrod.archive.archive import Proof, ProofKind, open_for_writing, record_proof
+from maxbrod.archive.archive import Proof, ProofKind, open_archive, open_for_writing, record_proof
 from maxbrod.archive.holds import add_hold, release_hold
-from maxbrod.batch.compression import compress
 from maxbrod.catalog.rows import encode_rows
+from maxbrod.check.signatures import accepted_keys, check_signatures
 from maxbrod.cli.main import run as command
-from maxbrod.config import SigningConfig, StorageConfig
+from maxbrod.config import Config, EncryptionConfig, SigningConfig, StorageConfig
+from maxbrod.erase.options import EraseOptions
+from maxbrod.erase.verb import erase_archive
 from maxbrod.errors import EXIT_CORRUPT, EXIT_USAGE
 from maxbrod.evidence.html import render_evidence
 from maxbrod.evidence.plan import GAP_COLUMNS, Period, evidence_of
 from maxbrod.evidence.report import sign_evidence
 from maxbrod.evidence.verb import gather_facts
-from maxbrod.model import Codec, GapReason, now_ms
+from maxbrod.model import GapReason, now_ms
 from maxbrod.signature import create_signing_key
+from maxbrod.work.work import Work
 from support.archives import Place
 from support.catalog_rows import run
-from support.native_archives import Making
+from support.keyed_archives import Keyed, batch, without_spark
+from support.native_archives import TOPIC, Making
 from support.native_logs import data_batch
 from support.prunable_archives import DAY_MS, prune, years
 from support.signing_keys import public_half
@@ -113,28 +116,48 @@ def test_no_secret_and_no_record_is_in_it(tmp_path: Path) -> None:
     storage, now = making.archive.storage, now_ms()
     statistics = {"command": "backup", "exit_code": 0, "password": CANARY, "findings": [CANARY], "notices": {CANARY: 1}}
     making.archive.catalog.commit([replace(run("run-a"), snapshot=None, finished_at=now, statistics=statistics)])
-    ring = {"format": 1, "ring": CANARY, "number": 1, "at_ms": now - 1, "change": "rotated", "changed": "ops"}
-    ring |= {
-        "recipients": [{"id": "k1", "label": "ops", "kind": "kms", "means": {"arn": CANARY}}],
-        "wraps": {"k1": CANARY},
-    }
+    ring: dict[str, Any] = {"format": 1, "ring": CANARY, "number": 1, "at_ms": now - 1, "change": "rotated"}
+    ring |= {"changed": "ops", "wraps": {"k1": CANARY}}
+    ring |= {"recipients": [{"id": "k1", "label": "ops", "kind": "kms", "means": {"arn": CANARY}}]}
     storage.put("keys/1.json", json.dumps(ring).encode())
-    erasure = {"at_ms": now - 1, "how": "keys", "salt": CANARY, "hashes": [CANARY], "crc32c": CANARY}
-    erasure |= {"topics": [{"topic": "orders", "partitions": [{"partition": 0, "erased": [[1, 3]], "seen": [[0, 3]]}]}]}
-    storage.put(
-        "erasures/run-e.json.zst", bytes(compress(Codec.ZSTD, np.frombuffer(json.dumps(erasure).encode(), np.uint8)))
-    )
-    storage.put("erasures/run-e.certificate.json", json.dumps({"secret": CANARY}).encode())
     record_proof(storage, drill(0.0001, password=CANARY))
     archive = making.archive
     found = gathered(archive)
-    assert (found.encrypted, found.keys[0].change, found.keys[0].recipients) == (True, "rotated", ("ops",))
-    assert [(one.topics, one.offsets, one.certified) for one in found.erasures] == [(("orders",), 2, True)]
+    assert (found.keys[0].change, found.keys[0].recipients) == ("rotated", ("ops",))
     document = sign_evidence(found, None)
     page = render_evidence(document, gather_facts(archive).proofs)
     assert "orders" in page
     assert CANARY not in page
     assert CANARY not in json.dumps(document)
+
+
+def test_keys_and_erasures_of_an_encrypted_and_signed_archive_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_spark(monkeypatch)
+    sealing, signing = tmp_path / "archive.key", tmp_path / "catalog.key"
+    assert command(["key", "create", str(sealing)]) == 0
+    create_signing_key(signing)
+    keys = StorageConfig(encryption=EncryptionConfig(key_file=sealing), signing=SigningConfig(key_file=signing))
+    keyed = Keyed(Making(str(tmp_path / "archive"), keys))
+    keyed.backup({0: [batch(0, (b"anne", CANARY.encode()), (b"ben", b"2"))]}, packed=False)
+    config = Config(archive=keyed.url, storage=keys)
+    with Work(config.model_copy(update={"erase": EraseOptions(topics=(TOPIC,), keys=("anne",))})) as work:
+        report = erase_archive(work)
+    assert report.records == 1
+    archive = open_archive(keyed.url, keys)
+    found = gathered(archive)
+    assert found.encrypted
+    assert [change.change for change in found.keys] == ["created"]
+    assert [(one.topics, one.offsets, one.finished) for one in found.erasures] == [((TOPIC,), 1, True)]
+    page = render_evidence(sign_evidence(found, None))
+    salt = json.loads(bytes(archive.storage.get("erasures/salt.json")))["salt"]
+    assert not any(secret in page for secret in (CANARY, salt, "anne", sealing.read_text().strip().splitlines()[-1]))
+    # What the erasure has written anew is signed as well, and its digests withstand a forger.
+    accepted = accepted_keys([public_half(signing)])
+    signature, problems = check_signatures(archive, accepted, pin=tmp_path / "pin")
+    assert (problems, signature.weak_slices, signature.unsigned) == ([], 0, ())
+    capsys.readouterr()
 
 
 def test_a_page_shows_every_name_as_text_and_never_as_markup(local_place: Place) -> None:

@@ -53,8 +53,7 @@ _COMMIT_S: Final = 10.0
 """The time after which the entry of a commit that has put its objects counts as lost."""
 _LOOK_AGAIN_S: Final = 0.5
 SNAPSHOTS_READ: Final = 20
-"""How many of the newest snapshots are read; the others only have to exist. A backup every minute makes half a million
-a year."""
+"""The newest snapshots that are read; others only have to exist. A backup every minute makes half a million a year."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,12 +166,12 @@ def _prunes(found: Mapping[str, Any]) -> str:
 def _erasures(found: Mapping[str, Any]) -> str:
     rows = [
         [
-            _time_or(erasure["at_ms"], "unknown"),
+            html_time(erasure["at_ms"]),
             erasure["id"],
-            erasure["how"] or "unknown",
+            erasure["how"],
             ", ".join(erasure["topics"]),
             _number(erasure["offsets"]),
-            "yes" if erasure["certified"] else "never",
+            "yes" if erasure["finished"] else "never",
         ]
         for erasure in found["erasures"]
     ]

@@ -97,7 +97,7 @@ def evidence_of(facts: GatheredFacts, period: Period, *, made_at_ms: int, releas
         drills=tuple(map(_proof, drills)),
         checks=tuple(_proof(proof) for proof in proofs if proof.kind is not ProofKind.DRILL),
         prunes=tuple(_prunes(runs, facts.runs)),
-        erasures=tuple(one for one in facts.erasures if one.at_ms is None or period.has(one.at_ms)),
+        erasures=tuple(one for one in facts.erasures if period.has(one.at_ms)),
         holds=tuple(_hold(hold) for hold in facts.holds if _was_held(hold, period)),
         encrypted=facts.encrypted,
         keys=tuple(one for one in facts.keys if one.at_ms is None or period.has(one.at_ms)),

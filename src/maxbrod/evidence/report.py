@@ -124,13 +124,14 @@ class PruneEvidence:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureEvidence:
     id: str
-    at_ms: int | None
-    how: str | None
+    at_ms: int
+    how: str
+    """How the records were chosen: by keys, by a condition, or by what the source had deleted."""
     topics: tuple[str, ...]
-    offsets: int | None
+    offsets: int
     """The offsets of erased records."""
-    certified: bool
-    """True if it ended, with a certificate."""
+    finished: bool
+    """True if it, or a later one in its place, ended with a certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

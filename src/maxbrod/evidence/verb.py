@@ -11,7 +11,6 @@ from maxbrod.archive.archive import Archive, open_archive, read_proofs
 from maxbrod.archive.holds import read_holds
 from maxbrod.archive.runs import summarise_run
 from maxbrod.archive.selection import parse_time_ms
-from maxbrod.batch.compression import unpack_document
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.log import entry_name
 from maxbrod.catalog.statements import statement_in
@@ -20,15 +19,15 @@ from maxbrod.evidence.plan import GAP_COLUMNS, GatheredFacts, Period, evidence_o
 from maxbrod.evidence.report import CatalogSignature, ErasureEvidence, EvidenceReport, KeyEvidence
 from maxbrod.inspect.listing import list_topics
 from maxbrod.model import GapReason, now_ms
+from maxbrod.storage.interface import KEYS
+from maxbrod.storage.stores import open_plain
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import Proof
     from maxbrod.storage.interface import Storage
     from maxbrod.work.work import Work
 
-_ERASURE: Final = re.compile(r"erasures/([A-Za-z0-9-]+)\.json\.zst")
-_CERTIFICATE: Final = re.compile(r"erasures/([A-Za-z0-9-]+)\.certificate\.json")
-_RING: Final = re.compile(r"keys/(\d+)\.json")
+_RING: Final = re.compile(rf"{KEYS}/(\d+)\.json")
 _DAMAGES: Final = (ValueError, TypeError, KeyError, AttributeError, CorruptDataError)
 Found = TypeVar("Found")
 
@@ -54,8 +53,9 @@ def gather_facts(archive: Archive) -> GatheredFacts:
     catalog, storage = archive.catalog, archive.storage
     unreadable: list[str] = []
     signature = _signature(catalog) if isinstance(catalog, Catalog) else None
-    certified = {matched[1] for info in storage.list("erasures") if (matched := _CERTIFICATE.fullmatch(info.path))}
-    rings = list(_documents(storage, "keys", _RING, _ring, unreadable))
+    # The keys of an encrypted archive are beneath its encryption.
+    plain = open_plain(archive.url, archive.options)
+    rings = list(_documents(plain, KEYS, _RING, _ring, unreadable)) if archive.is_native else []
     return GatheredFacts(
         listing=list_topics(archive),
         archive_id=catalog.table.table_id if isinstance(catalog, Catalog) else None,
@@ -64,11 +64,8 @@ def gather_facts(archive: Archive) -> GatheredFacts:
         gaps=catalog.gap_rows(set(GapReason), GAP_COLUMNS),
         proofs=read_proofs(storage),
         holds=_holds(storage, unreadable),
-        erasures=[
-            _erasure(name, document, certified=name in certified)
-            for name, document in _documents(storage, "erasures", _ERASURE, _unpacked, unreadable)
-        ],
-        encrypted=bool(rings),
+        erasures=_erasures(archive, unreadable),
+        encrypted=storage.encrypted,
         keys=sorted((document for _, document in rings), key=lambda key: key.number),
         catalog_signature=signature,
         unreadable=unreadable,
@@ -113,34 +110,27 @@ def _documents(
             unreadable.append(info.path)
 
 
-def _unpacked(_: str, data: bytes) -> dict[str, Any]:
-    document = strict_json.parse(bytes(unpack_document(data)))
-    if not isinstance(document, dict):
-        raise TypeError("it is not an object")
-    return document
-
-
-def _erasure(name: str, document: dict[str, Any], *, certified: bool) -> ErasureEvidence:
+def _erasures(archive: Archive, unreadable: list[str]) -> list[ErasureEvidence]:
     """Topics and counts. Hashes of keys, and the salt, stay where they are."""
-    found = document.get("erasure")
-    fields: dict[str, Any] = found if isinstance(found, dict) else document
-    topics = [topic for topic in fields.get("topics") or () if isinstance(topic, dict)]
-    ranges = [
-        span
-        for topic in topics
-        for part in topic.get("partitions") or ()
-        if isinstance(part, dict)
-        for span in part.get("erased") or ()
+    try:
+        ledger = archive.erasures()
+    except MaxbrodError as error:
+        unreadable.append(error.object_name or "the ledger of erasures")
+        return []
+    unfinished = {erasure.id for erasure in ledger.unfinished()}
+    return [
+        ErasureEvidence(
+            id=erasure.id,
+            at_ms=erasure.at_ms,
+            how=erasure.how,
+            topics=tuple(sorted({topic.topic for topic in erasure.topics})),
+            offsets=sum(
+                end - first for topic in erasure.topics for part in topic.partitions for first, end in part.erased
+            ),
+            finished=erasure.id not in unfinished,
+        )
+        for erasure in ledger.documents
     ]
-    known = all(isinstance(span, list) and len(span) == 2 for span in ranges)
-    return ErasureEvidence(
-        id=name,
-        at_ms=fields.get("at_ms") if isinstance(fields.get("at_ms"), int) else None,
-        how=str(fields["how"]) if isinstance(fields.get("how"), str) else None,
-        topics=tuple(sorted(str(topic.get("topic")) for topic in topics)),
-        offsets=sum(int(end) - int(first) for first, end in ranges) if known else None,
-        certified=certified,
-    )
 
 
 def _ring(number: str, data: bytes) -> KeyEvidence:
