@@ -96,9 +96,12 @@ def html_signature(signature: Mapping[str, Any], command: str) -> str:
 
 
 def html_time(timestamp_ms: int, *, seconds: bool = True) -> str:
-    """A time as text."""
+    """A time as text. One that no calendar has stays a number: whoever wrote it may have written anything."""
     form = "%Y-%m-%d %H:%M:%S UTC" if seconds else "%Y-%m-%d %H:%M"
-    return (_EPOCH + timedelta(milliseconds=timestamp_ms)).strftime(form)
+    try:
+        return (_EPOCH + timedelta(milliseconds=timestamp_ms)).strftime(form)
+    except OverflowError:
+        return f"{timestamp_ms} ms since 1970"
 
 
 def html_text(value: object) -> str:

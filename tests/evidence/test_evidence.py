@@ -165,12 +165,13 @@ def test_a_page_shows_every_name_as_text_and_never_as_markup(local_place: Place)
     archive = years(local_place)
     add_hold(archive, who=evil, why=evil, topics=("users",))
     found = gathered(archive)
-    topics = tuple(replace(topic, topic=evil, last_seen=evil) for topic in found.topics)
+    topics = tuple(replace(topic, topic=evil, last_seen=evil, recovery_point_ms=2**63 - 1) for topic in found.topics)
     runs = tuple(replace(one, command=evil, run_id=evil) for one in found.runs)
     page = render_evidence(sign_evidence(replace(found, archive=evil, topics=topics, runs=runs, unknown=(evil,)), None))
     assert "<script" not in page
     assert "\x1b" not in page
     assert "&lt;script&gt;" in page
+    assert f"{2**63 - 1} ms since 1970" in page
 
 
 def test_a_verifier_brings_the_key_and_learns_of_every_change(
