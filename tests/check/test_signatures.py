@@ -178,8 +178,11 @@ def test_two_data_files_that_were_swapped_are_named(signed: Signed) -> None:
         open_native(str(signed.folder)).catalog.rows()
 
 
-def test_a_commit_without_the_key_fails_the_check_until_it_is_accepted(signed: Signed) -> None:
+def test_a_commit_without_the_key_fails_the_check_until_it_is_accepted(
+    signed: Signed, caplog: pytest.LogCaptureFixture
+) -> None:
     Making(str(signed.folder), runs=3).run({0: [data_batch(9, 3)]}, packed=False)
+    assert "will find version 4 unsigned" in caplog.text
     report, problems = signed.check()
     assert report.unsigned == ((4, 4),)
     assert "version 4 is not signed" in problems[0].message
