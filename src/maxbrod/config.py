@@ -33,6 +33,7 @@ from maxbrod.convert.options import ConvertOptions
 from maxbrod.drill.options import DrillOptions
 from maxbrod.erase.options import EraseOptions
 from maxbrod.errors import RefusedError, UsageError, naming
+from maxbrod.evidence.options import EvidenceOptions
 from maxbrod.groups.options import GroupsOptions
 from maxbrod.hold.options import HoldOptions
 from maxbrod.inspect.options import GcOptions, LsOptions, ShowOptions, StatusOptions
@@ -260,6 +261,7 @@ class Config(SectionModel):
     groups: GroupsOptions = GroupsOptions()
     compare: CompareOptions = CompareOptions()
     drill: DrillOptions = DrillOptions()
+    evidence: EvidenceOptions = EvidenceOptions()
     status: StatusOptions = StatusOptions()
     ls: LsOptions = LsOptions()
     show: ShowOptions = ShowOptions()

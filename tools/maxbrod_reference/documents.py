@@ -55,7 +55,7 @@ class JsonDocument:
         object.__setattr__(self, "commands", self.commands or (named,))
 
 
-_GROUPS: Final = frozenset({"cluster", "drill", "replicate", "sandbox"})
+_GROUPS: Final = frozenset({"cluster", "drill", "evidence", "replicate", "sandbox"})
 _CODE: Final = {"exit_code": int}
 _ERROR: Final[Schema] = {
     "type": "object",
@@ -133,6 +133,24 @@ DOCUMENTS: Final = (
     ),
     JsonDocument(
         "drill-verify", "A report whose signature is right.", fields={"verified": bool, "signature": {}, "verdict": str}
+    ),
+    JsonDocument(
+        "evidence",
+        "The signed evidence of an archive; docs/format.md describes it. `files` are those that were written.",
+        fields={"evidence": ("evidence.report:EvidenceReport"), "files": list[str]},
+    ),
+    JsonDocument(
+        "evidence-verify",
+        "Evidence whose signature is right.",
+        fields={
+            "verified": bool,
+            "signature": {},
+            "archive": str,
+            "archive_id": {"type": ["string", "null"]},
+            "since_ms": {"type": ["integer", "null"]},
+            "until_ms": int,
+            "made_at_ms": int,
+        },
     ),
     JsonDocument(
         "status", "The promises of each archive.", fields={"archives": ("inspect.status:ArchiveStatus",), **_CODE}

@@ -6,6 +6,7 @@ writer has committed since, `commit` is refused, because plans made from the old
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -61,6 +62,7 @@ from maxbrod.model import now_ms
 from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import encrypted, open_storage, probe_conditional_puts
 
+_LOG: Final = logging.getLogger(__name__)
 _CHECKPOINT_EVERY: Final = int(TABLE_PROPERTIES["delta.checkpointInterval"])
 _CLEANUP_EVERY: Final = 2 * _CHECKPOINT_EVERY
 _CLEANUP_PAUSE_MS: Final = 600 * 1000
@@ -97,6 +99,7 @@ class Catalog(Queries):
         self._storage: Final = storage.at_hand()
         self._storage.signing = storage.signing
         self._signer = signer
+        self._warned = False
         self._table = table
         self.claim: int | None = None
         """The fence that this writer was given, if it is one of several that divide the work."""
@@ -328,7 +331,11 @@ class Catalog(Queries):
             raise overtaken(self.version + 1, self.url)
         files = self._files()
         self._signer = self._signer or signer_of(self._storage)
+        self._warn_unsigned()
         rewrite = plan_rewrite(files, added, gone)
+        if self._signer is not None:
+            # Their rows are written again, and signed: they must be those that were signed before.
+            files.demand_digests([*rewrite.touched, *rewrite.folded])
         asked_at_ms = self._since_ms if since_ms is None else min(since_ms, self._since_ms)
         # By two clocks: one may be set back, the other stands still while the machine sleeps.
         asked_at_s = self._since_s
@@ -372,6 +379,18 @@ class Catalog(Queries):
         self._since_ms, self._since_s = now_ms(), time.monotonic()
         self._keep_small()
         return self.version
+
+    def _warn_unsigned(self) -> None:
+        """Say once that commits of this process will fail a check of signatures."""
+        last = self._table.log.files.get(entry_name(self.version), b"")
+        if self._signer is None and not self._warned and is_signed(last):
+            self._warned = True
+            _LOG.warning(
+                "the catalog of %s is signed, and this process commits without a key: give --signing-key, or 'maxbrod "
+                "check --signature' will find version %d unsigned",
+                self.url,
+                self.version + 1,
+            )
 
     def _keep_small(self) -> None:
         """Keep the log short and sweep unused files. The commit is done, so nothing here may fail it."""

@@ -194,13 +194,9 @@ def write_commit(
     Files come first: an entry must never name a file that is not durable. `batch` and `fence`, a new fence of the
     catalog, are committed with the rows. `document` puts the document of this commit onto a table into the ledger, if
     it needs one, and returns its path and number. If others commit meanwhile, and only add rows, the commit follows
-    theirs without planning or writing its rows again, provided that `may_follow` allows it on that table. `signer`
-    signs the entry.
+    theirs without planning or writing its rows again, if `may_follow` allows it on that table. `signer` signs it.
     """
     now = now_ms()
-    if signer is not None:
-        # Its rows are written again, and signed: they must be those that were signed before.
-        files.demand_digests([*rewrite.touched, *rewrite.folded])
     rows, runs = rewrite.rows, None
     if may_follow is not None:
         # A run records the version that commits it, so that it is written again for each version that is tried.

@@ -81,7 +81,7 @@ def check(call: Call[CheckOptions]) -> None:
         _check_foreign(call, opened, deep=deep)
     started_at = now_ms()
     with TemporaryFile("w+", encoding="utf-8") as problems:
-        signature, unsigned = _check_signatures(call, opened, deep=deep)
+        signature, unsigned = _check_signatures(call, opened, problems, deep=deep)
         with looking(call, "listing objects"):
             quick: CheckReport = load("check.run:check_archive")(
                 opened,
@@ -89,9 +89,8 @@ def check(call: Call[CheckOptions]) -> None:
                 kept_max=0 if call.as_json else _PROBLEMS_SHOWN,
                 # As lines: there may be millions, and an error later must be the only document.
                 on_problem=partial(_write, problems) if call.as_json else None,
-                found_before=unsigned,
             )
-        quick = replace(quick, signature=signature)
+        quick = load("check.signatures:with_signature")(quick, signature, unsigned, kept_max=_PROBLEMS_SHOWN)
         found = _check_deep(call, opened, part=part or 1.0) if deep else None
         verdict = quick.verdict if found is None else found.verdict_with(quick.problem_counts)
         whole = not options.topics and verdict is not Verdict.STOPPED
@@ -114,8 +113,9 @@ def check(call: Call[CheckOptions]) -> None:
 
 
 def _check_signatures(
-    call: Call[CheckOptions], archive: Archive, *, deep: bool
+    call: Call[CheckOptions], archive: Archive, file: TextIO, *, deep: bool
 ) -> tuple[SignatureReport | None, list[Problem]]:
+    """What signatures prove, if that is asked for, and the problems. Where JSON is printed, they go to the file."""
     options = call.options
     if not options.signature:
         return None, []
@@ -123,9 +123,12 @@ def _check_signatures(
 
     keys = accepted_keys(options.signature)
     with looking(call, "verifying signatures"):
-        return check_signatures(
+        report, found = check_signatures(
             archive, keys, since_version=options.since_version, pin=options.pin, every_snapshot=deep
         )
+    for problem in found if call.as_json else ():
+        _write(file, problem)
+    return report, found
 
 
 def _check_deep(call: Call[CheckOptions], archive: Archive, *, part: float) -> DeepCheckReport:

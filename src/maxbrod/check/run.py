@@ -53,8 +53,7 @@ _COMMIT_S: Final = 10.0
 """The time after which the entry of a commit that has put its objects counts as lost."""
 _LOOK_AGAIN_S: Final = 0.5
 SNAPSHOTS_READ: Final = 20
-"""How many of the newest snapshots are read; the others only have to exist. A backup every minute makes half a million
-a year."""
+"""The newest snapshots that are read; others only have to exist. A backup every minute makes half a million a year."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,6 @@ class CheckReport(Report):
     problem_counts: Mapping[ProblemKind, int]
     """The number of problems of each kind."""
     signature: SignatureReport | None = None
-    """What the signatures of the catalog prove; None: it was not asked for."""
     published: ClassVar = ("verdict", "exit_code")
 
     @property
@@ -128,14 +126,12 @@ def check_archive(
     kept_max: int | None = None,
     on_problem: Callable[[Problem], None] | None = None,
     on_rows: Callable[[pa.Table], None] | None = None,
-    found_before: Sequence[Problem] = (),
 ) -> CheckReport:
     """Check all topics, or those that match. What is wrong with the archive is in the report, never raised.
 
     The report has the first `kept_max` problems, or all: an archive that lost its objects has as many as rows.
     `on_problem` is called for every one. `runs` are those of the catalog, if the caller has read them; `on_rows` is
-    called with all rows, which are read once, in portions that have all rows of their partitions. `found_before` are
-    problems that the caller has found.
+    called with all rows, which are read once, in portions that have all rows of their partitions.
     """
     catalog, storage = archive.catalog, archive.storage
     # The catalog is read before objects are listed: everything that its rows name existed at their commit.
@@ -157,7 +153,6 @@ def check_archive(
     rows.objects.add(others)
     lacking = rows.objects.lacking(storage)
     found = _Problems(kept_max, on_problem)
-    found.add(found_before)
     if not runs and not rows.count:
         hint = "run 'maxbrod backup' and look at its output"
         found.add([Problem(kind=ProblemKind.EMPTY, message="no run has stored anything here", hint=hint)])

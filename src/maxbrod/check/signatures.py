@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +42,7 @@ from maxbrod.private_files import make_private, opened, state_path
 from maxbrod.text import counted, human_time
 
 if TYPE_CHECKING:
+    from maxbrod.check.run import CheckReport
     from maxbrod.signature import SigningKey
     from maxbrod.storage.interface import Storage
 
@@ -388,6 +390,15 @@ def _write_pin(path: Path, pin: Pin) -> str | None:
     except (OSError, MaxbrodError) as error:
         return str(error)
     return None
+
+
+def with_signature(
+    report: CheckReport, signature: SignatureReport | None, problems: Sequence[Problem], *, kept_max: int
+) -> CheckReport:
+    """The report of a check with what its signatures prove, and the problems of both."""
+    counts = Counter(report.problem_counts) + Counter(problem.kind for problem in problems)
+    kept = (*problems, *report.problems)[:kept_max]
+    return replace(report, signature=signature, problems=kept, problem_counts=dict(counts))
 
 
 def signature_lines(report: SignatureReport) -> Iterator[str]:

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from maxbrod import __version__
-from maxbrod.cli.commands import logged, with_log
+from maxbrod.cli.commands import is_place, logged, with_log
 from maxbrod.cli.log import is_in_json_log, showing_log, warnings_on_stderr
 from maxbrod.cli.output import err, print_error, print_line, speaking
 from maxbrod.cli.process import Leaving, guard_streams, means_dead_jvm, refuse_lost_output
@@ -43,6 +43,7 @@ _GROUPS: Final = {
         "backup": "maxbrod.backup.cli:backup",
         "drill": "maxbrod.drill.cli:app",
         "hold": "maxbrod.hold.cli:app",
+        "evidence": "maxbrod.evidence.cli:app",
         "key": "maxbrod.key.cli:app",
     },
     "Restore": {
@@ -242,6 +243,14 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer has no public name for it
+        """A group that is a verb itself takes the archive as its first word, as verbs without commands do."""
+        takes_archive = any(param.name == "archive" for param in self.params)
+        word = args[0] if args and takes_archive else None
+        if word is not None and word not in self.commands and not word.startswith("-") and is_place(word):
+            args = ["--archive", *args]
+        return super().parse_args(ctx, args)
+
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - typer has no public name for it
         return [_worded(param) for param in super().get_params(ctx)]
 

@@ -58,6 +58,9 @@ from maxbrod.work.work import Work
 
 _LOG: Final = logging.getLogger(__name__)
 _SEEDS: Final = 1 << 32
+_TOPICS_NAMED: Final = 10_000
+"""The topics that a proof names."""
+_EQUAL: Final = "equal"
 _PACKAGES: Final = ("maxbrod", "pyspark", "pyarrow", "kafka-python", "numba")
 
 
@@ -110,6 +113,7 @@ class Drill:
             "drill_id": report.drill_id,
             "partitions": len(report.covered),
             "partitions_known": report.partitions_known,
+            "topics": _proven_topics(report.covered)[:_TOPICS_NAMED],
         }
         if report.restore is not None and "restore" in report.durations_s:
             details |= {"records": report.restore["records"], "restore_s": report.durations_s["restore"]}
@@ -271,6 +275,14 @@ class Drill:
         if self._compared is not None and self._error is None:
             return DrillVerdict.PROVEN if self._compared.equal else DrillVerdict.DIFFERS
         return DrillVerdict.STOPPED if self._work.is_stopped() else DrillVerdict.FAILED
+
+
+def _proven_topics(covered: Iterable[Covered]) -> list[str]:
+    """The topics of which every partition that was drawn came back equal."""
+    outcomes: dict[str, set[str]] = {}
+    for range_ in covered:
+        outcomes.setdefault(range_.topic, set()).add(range_.outcome)
+    return sorted(topic for topic, found in outcomes.items() if found == {_EQUAL})
 
 
 def _refused(obstacle: Obstacle) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def copy_slices(
     )
     found = []
     with storage.create(new) as writer:
-        opened = OpenObject(new, writer)
+        opened = OpenObject(new, writer, strong=storage.signing is not None)
         for name, row in slices:
             out = SliceWriter(name, opened, LEVEL_DEFAULT if framed else None)
             for data, headers in read(storage, row):

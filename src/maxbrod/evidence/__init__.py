@@ -1,0 +1,1 @@
+"""What an auditor asks of an archive, as one signed document."""
