@@ -94,6 +94,18 @@ def test_a_conversion_leaves_them_out_and_says_why(held: Keyed, tmp_path: Path, 
         assert holds_bytes(tmp_path / "new", ANNE) == []
 
 
+def test_a_conversion_brings_the_ledger_so_that_what_an_earlier_one_brought_stays_away(tmp_path: Path) -> None:
+    keyed = Keyed(Making(str(tmp_path / "archive")))
+    keyed.backup({0: [batch(0, (ANNE, b"1"), (BEN, b"1"), (ANNE, b"2"), (BEN, b"2"))]})
+    convert(keyed.url, tmp_path / "new", "kafka")
+    assert len(query(tmp_path / "new")) == 4
+    erase(keyed.url, keys=["anne-4711"])
+    convert(keyed.url, tmp_path / "new", "kafka")
+    assert read(tmp_path / "new") == LEFT
+    assert erase(tmp_path / "new", again=True, topics=[]).exit_code == EXIT_DONE
+    assert holds_bytes(tmp_path / "new", ANNE) == []
+
+
 def test_merging_what_is_held_brings_nobody_back(held: Keyed) -> None:
     held.backup({0: [batch(4, (BEN, b"3"))]})
     assert compact(held.url).commits == 1
