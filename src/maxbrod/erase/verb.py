@@ -15,6 +15,7 @@ import os
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -480,6 +481,8 @@ class _Erasing:
         return written
 
     def _commit(self, wave: Sequence[ObjectPlan], written: Mapping[str, Mapping[SliceKey, Slice]]) -> None:
+        named: set[str] = set()
+
         def commit(attempt: int) -> None:
             plans = [plan for plan in wave if self._applies(plan)] if attempt else list(wave)
             plans = [plan for plan in plans if not self._holders([row for row in plan.rows if row.key in plan.erased])]
@@ -498,9 +501,14 @@ class _Erasing:
                 replaced=table_of(row for plan in plans for row in plan.rows),
                 still_valid=(lambda: self._may_follow(plans)) if attempt else None,
             )
+            named.update(str(row["path"]) for row in values if row.get("path") is not None)
             self._count(plans, written)
 
         commit_with_retries(self._catalog, commit)
+        # Of slices that became gaps, and of plans that others have overtaken. Nobody else knows these objects.
+        unused = {stored.path for slices in written.values() for stored in slices.values()} - named
+        with suppress(MaxbrodError):
+            self._archive.storage.delete(sorted(unused))
 
     def _applies(self, plan: ObjectPlan) -> bool:
         """True if exactly the same rows name the object."""
