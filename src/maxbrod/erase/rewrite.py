@@ -30,7 +30,7 @@ from maxbrod.erase.plan import (
     stored_rows,
     table_of,
 )
-from maxbrod.erase.search import TASKS_PER_CORE, Search
+from maxbrod.erase.search import TASKS_PER_CORE, RecordSearch
 from maxbrod.erase.task import RewriteItem, rewrite_objects
 from maxbrod.errors import MaxbrodError
 from maxbrod.layouts.kafka.format import Slice
@@ -46,10 +46,10 @@ Written = Mapping[str, Mapping[SliceKey, Slice]]
 """By the path of the old object: the new slice of each old one."""
 
 
-class Rewrite:
+class ObjectRewrite:
     """The objects that an erasure writes anew, and what it has written so far."""
 
-    def __init__(self, work: Work, archive: Archive, catalog: Catalog, workers: Workers, search: Search) -> None:
+    def __init__(self, work: Work, archive: Archive, catalog: Catalog, workers: Workers, search: RecordSearch) -> None:
         self._work, self._archive, self._catalog = work, archive, catalog
         self._workers, self._search = workers, search
         self._run_id = search.context.run_id

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TASKS_PER_CORE: Final = 4
 
 
-class Search:
+class RecordSearch:
     """What an erasure looks for, where, and what it has seen so far."""
 
     def __init__(

@@ -36,8 +36,8 @@ from maxbrod.erase.deletion import delete_old
 from maxbrod.erase.plan import ByEpoch, SliceKey, StoredRow, count_offsets, erased_by_partition, seen_by_partition
 from maxbrod.erase.report import ErasedTopicReport, EraseReport, certificate_of
 from maxbrod.erase.request import Choice, choice_of, keys_of, signing_key_of
-from maxbrod.erase.rewrite import Rewrite
-from maxbrod.erase.search import Search
+from maxbrod.erase.rewrite import ObjectRewrite
+from maxbrod.erase.search import RecordSearch
 from maxbrod.errors import UsageError
 from maxbrod.model import now_ms
 from maxbrod.signature import SigningKey, signed
@@ -89,8 +89,8 @@ class _Execution:
         self._hashes = hashes_of(self._salt, keys)
         needs = needs_storage(archive.url, archive.options, writes=not self._options.dry_run)
         workers = work.workers(needs, jvm_works=choice is Choice.WHERE)
-        self._search = Search(work, archive, self._catalog, self._topics, workers, self._run_id)
-        self._rewrite = Rewrite(work, archive, self._catalog, workers, self._search)
+        self._search = RecordSearch(work, archive, self._catalog, self._topics, workers, self._run_id)
+        self._rewrite = ObjectRewrite(work, archive, self._catalog, workers, self._search)
         self._remembered = False
         """True if the ledger has a document of this erasure."""
         self._unsettled = 0
