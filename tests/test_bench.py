@@ -16,6 +16,7 @@ from maxbrod.config import KafkaConfig
 from maxbrod.kafka.wire.client import KafkaClient
 from maxbrod.sandbox.topics import delete_topic
 from maxbrod_bench import backup, follow, restore, table
+from maxbrod_bench.erasure import measure_erasure
 from maxbrod_bench.planning import SEGMENT_OFFSETS, plan, plan_slices, write_catalog
 from maxbrod_bench.race import BackupGroup, TableGroup, race_laps, time_lap
 from maxbrod_bench.stage import Stage
@@ -196,3 +197,8 @@ def test_the_follow_benchmark_measures_intervals_and_commits(cluster: Cluster, s
     figures = list(follow.measure_commits(100))
     assert [each.unit for each in figures] == ["seconds", "bytes"]
     assert all(each.value > 0 for each in figures)
+
+
+def test_the_erasure_benchmark_rewrites_only_the_segments_that_hold_the_key() -> None:
+    rewritten, took = measure_erasure(scale=0.02, rounds=1)
+    assert (rewritten.value, rewritten.wanted, took.unit) == (10, 10, "seconds")

@@ -80,7 +80,7 @@ def test_records_of_a_later_leader_epoch_took_the_offsets_of_others_and_are_not_
     log = batch(0, (b"a", b"1"), leader_epoch=4) + batch(1, (b"a", b"other"), leader_epoch=5)
     raw = np.frombuffer(log, np.uint8)
     for part in (
-        ErasedPart(offsets=((0, 2),), epoch=4),
+        ErasedPart(offsets=((0, 2),), offsets_epoch=4),
         ErasedPart(unseen=((0, 2),), salt=SALT, hashes=hash_key(SALT, b"a"), epoch=4),
     ):
         assert find_erased(raw, walk(raw), ErasedRecords(parts=(part,))).tolist() == [0]

@@ -106,6 +106,22 @@ def test_a_backup_that_had_read_the_source_before_and_fills_a_gap_brings_nobody_
     assert holds_bytes(keyed.url, ANNE) == []
 
 
+def test_objects_of_a_backup_that_has_not_committed_yet_are_neither_deleted_nor_counted(keyed: Keyed) -> None:
+    rows = keyed.backup({0: [batch(4, (ANNE, b"is back"))]}, packed=False, commit=False)
+    assert erase(keyed.url, keys=["anne-4711"]).exit_code == 0
+    keyed.making.archive.catalog.refresh()
+    keyed.making.archive.catalog.commit(rows)
+    assert read(keyed.url) == [*LEFT, (4, ANNE, b"is back")]
+
+
+def test_an_object_that_no_commit_names_and_that_holds_such_records_is_reported(keyed: Keyed) -> None:
+    rows = keyed.backup({0: [batch(2, (ANNE, b"read again"))]}, packed=False, commit=False)
+    (path,) = [row.path for row in rows if isinstance(row, Segment)]
+    report = erase(keyed.url, keys=["anne-4711"])
+    assert (report.exit_code, [kept.path for kept in report.kept]) == (3, [path])
+    assert holds_bytes(keyed.url, ANNE) == [path]
+
+
 def test_one_that_others_overtake_again_and_again_says_so(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verb, "_PASSES_MAX", 1)
     meanwhile(monkeypatch, lambda: compact(keyed.url))

@@ -103,6 +103,9 @@ def test_a_slice_without_any_record_left_is_a_gap_but_the_last_one_keeps_its_lea
     last = segments(keyed.url)[-1]
     assert (last.records, last.last_leader_epoch, last.reason) == (0, 5, GapReason.ERASED)
     assert read(keyed.url) == [(2, BEN, b"1")]
+    # Nor does an object stay behind that no row names.
+    named = {row.path for row in segments(keyed.url)}
+    assert {info.path for info in open_storage(keyed.url).list("segments")} == named
     gap = next(row for row in decode_rows(open_archive(keyed.url).catalog.rows()) if isinstance(row, Gap))
     assert gap.reason is GapReason.ERASED
 

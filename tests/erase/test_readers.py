@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from maxbrod.archive.archive import open_archive, open_for_writing
-from maxbrod.archive.erasures import ERASURES, ErasedPartition, ErasedTopic, Erasure, clip, outside, put_erasure
+from maxbrod.archive.erasures import (
+    ERASURES,
+    ErasedOffsets,
+    ErasedPartition,
+    ErasedTopic,
+    Erasure,
+    clip,
+    outside,
+    put_erasure,
+)
 from maxbrod.archive.holds import add_hold
 from maxbrod.batch.decode import decode
 from maxbrod.catalog.rows import Gap, Segment, decode_rows
@@ -94,6 +103,18 @@ def test_a_conversion_leaves_them_out_and_says_why(held: Keyed, tmp_path: Path, 
         assert holds_bytes(tmp_path / "new", ANNE) == []
 
 
+def test_a_conversion_brings_the_ledger_so_that_what_an_earlier_one_brought_stays_away(tmp_path: Path) -> None:
+    keyed = Keyed(Making(str(tmp_path / "archive")))
+    keyed.backup({0: [batch(0, (ANNE, b"1"), (BEN, b"1"), (ANNE, b"2"), (BEN, b"2"))]})
+    convert(keyed.url, tmp_path / "new", "kafka")
+    assert len(query(tmp_path / "new")) == 4
+    erase(keyed.url, keys=["anne-4711"])
+    convert(keyed.url, tmp_path / "new", "kafka")
+    assert read(tmp_path / "new") == LEFT
+    assert erase(tmp_path / "new", again=True, topics=[]).exit_code == EXIT_DONE
+    assert holds_bytes(tmp_path / "new", ANNE) == []
+
+
 def test_merging_what_is_held_brings_nobody_back(held: Keyed) -> None:
     held.backup({0: [batch(4, (BEN, b"3"))]})
     assert compact(held.url).commits == 1
@@ -145,6 +166,20 @@ def test_after_a_truncation_other_records_have_the_offsets_and_stay() -> None:
         assert read(keyed.url) == [(0, BEN, b"other"), (1, BEN, b"new")]
 
 
+def test_a_truncated_history_loses_the_records_and_others_at_the_same_offsets_stay() -> None:
+    with in_memory() as made:
+        keyed = Keyed(made)
+        keyed.backup({0: [batch(0, (ANNE, b"1"), (BEN, b"1"), leader_epoch=3)]}, packed=False)
+        made.archive.catalog.refresh()
+        older = decode_rows(made.archive.catalog.rows())
+        rows = keyed.backup({0: [batch(0, (BEN, b"other"), (BEN, b"new"), leader_epoch=5)]}, packed=False, commit=False)
+        made.archive.catalog.commit(rows, retired=older)
+        report = erase(keyed.url, keys=["anne-4711"])
+        assert (report.exit_code, report.records, report.rewritten) == (EXIT_DONE, 1, 1)
+        assert read(keyed.url) == [(0, BEN, b"other"), (1, BEN, b"new")]
+        assert read(keyed.url, "run-000001") == [(1, BEN, b"1")]
+
+
 def test_rows_that_an_erasure_has_written_are_read_as_they_are() -> None:
     with in_memory() as made:
         keyed = Keyed(made)
@@ -171,7 +206,9 @@ def test_a_ledger_that_contradicts_itself_stops_readers(change: dict[str, object
     with in_memory() as made:
         keyed = Keyed(made)
         keyed.backup({0: [batch(0, (BEN, b"1"))]})
-        part = ErasedPartition(partition=0, end_offset=1, leader_epoch=-1, erased=((0, 1),))
+        part = ErasedPartition(
+            partition=0, end_offset=1, leader_epoch=-1, erased=(ErasedOffsets(leader_epoch=-1, offsets=((0, 1),)),)
+        )
         topic = ErasedTopic(topic=TOPIC, topic_id=TOPIC_ID, partitions=(part,))
         sound = Erasure(id="e", at_ms=1, how="keys", salt="ab" * 32, hashes=("cd" * 32,), topics=(topic,))
         wrong = replace(sound, **change)  # type: ignore[arg-type]

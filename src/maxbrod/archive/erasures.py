@@ -6,9 +6,8 @@ keyed hashes only. It is put before the first row is rewritten, so that from the
 where a row stays as it is because of a hold, where a catalog was rebuilt from old objects, or where a backup reads the
 source again. This module decides what is left out of a row; `layouts.reader` leaves it out.
 
-Offsets decide for everything that the erasure looked at: within an incarnation a record keeps its offset forever. Only
-a truncated log gives an offset to another record, of a later leader epoch, which the erasure does not mean. For offsets
-that it could not look at (a gap that is filled later, a copy from elsewhere), the hashes decide.
+Offset and leader epoch decide for everything that the erasure looked at: within an incarnation they identify a record
+forever. For offsets that it could not look at (a gap that is filled later, a copy from elsewhere), the hashes decide.
 """
 
 from __future__ import annotations
@@ -41,12 +40,21 @@ _SALT: Final = f"{ERASURES}/salt.json"
 _NAME: Final = re.compile(rf"{ERASURES}/([A-Za-z0-9-]+)\.json\.zst")
 _CERTIFICATE: Final = re.compile(rf"{ERASURES}/([A-Za-z0-9-]+)\.certificate\.json")
 _DOCUMENT: Final = "maxbrod.erasure"
+_DEPTH_MAX: Final = 12
 _SALT_DOCUMENT: Final = "maxbrod.erasures.salt"
 _NOUN: Final = "a document of the ledger of erasures"
 _HINT: Final = (
     "without it, records that a person had erased could come back: restore the object from a copy of the archive; or "
     "delete it, knowing that"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedOffsets:
+    """Offsets of erased records of one leader epoch: where a log was truncated, others of a later one have them."""
+
+    leader_epoch: int
+    offsets: Ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +65,8 @@ class ErasedPartition:
     end_offset: int
     """Records from here on are not meant: the person may have come back."""
     leader_epoch: int
-    """The last one that the archive had. Records of a later epoch took the offsets of others. -1: none is known."""
-    erased: Ranges = ()
+    """The last one that the archive had. Keys of records of a later epoch are not looked up. -1: none is known."""
+    erased: tuple[ErasedOffsets, ...] = ()
     seen: Ranges = ()
     """The offsets of rows that were looked at: of these `erased` says all."""
 
@@ -125,7 +133,7 @@ class Erasures:
     def ranges(self) -> Iterator[tuple[PartitionId, int, int]]:
         """Yield the offsets [first, end) that were erased from each partition."""
         for place, parts in self._by_partition.items():
-            for first, end in merge(pair for _, part in parts for pair in part.erased):
+            for first, end in merge(pair for _, part in parts for erased in part.erased for pair in erased.offsets):
                 yield place, first, end
 
     def unfinished(self) -> tuple[Erasure, ...]:
@@ -164,7 +172,8 @@ class Erasures:
         parts = [
             part
             for erasure, found in documents
-            if erasure.id not in clean and (part := _part(erasure, found, base, end)) is not None
+            if erasure.id not in clean
+            for part in _parts(erasure, found, base, min(end, found.end_offset))
         ]
         return ErasedRecords(parts=tuple(parts)) if parts else None
 
@@ -172,20 +181,18 @@ class Erasures:
 NO_ERASURES: Final = Erasures()
 
 
-def _part(erasure: Erasure, found: ErasedPartition, base: int, end: int) -> ErasedPart | None:
-    end = min(end, found.end_offset)
-    offsets = clip(found.erased, base, end)
+def _parts(erasure: Erasure, found: ErasedPartition, base: int, end: int) -> Iterator[ErasedPart]:
+    for erased in found.erased:
+        if offsets := clip(erased.offsets, base, end):
+            yield ErasedPart(offsets=offsets, offsets_epoch=erased.leader_epoch)
     unseen = outside(found.seen, base, end) if erasure.hashes else ()
-    if not offsets and not unseen:
-        return None
-    hashes = "".join(erasure.hashes) if unseen else ""
-    return ErasedPart(
-        offsets=offsets,
-        unseen=unseen,
-        salt=bytes.fromhex(erasure.salt) if unseen else b"",
-        hashes=bytes.fromhex(hashes),
-        epoch=found.leader_epoch,
-    )
+    if unseen:
+        yield ErasedPart(
+            unseen=unseen,
+            salt=bytes.fromhex(erasure.salt),
+            hashes=bytes.fromhex("".join(erasure.hashes)),
+            epoch=found.leader_epoch,
+        )
 
 
 def clip(ranges: Ranges, base: int, end: int) -> Ranges:
@@ -230,7 +237,7 @@ def read_erasures(storage: Storage) -> Erasures:
 
 
 def decode_erasure(data: bytes, erasure_id: str) -> Erasure:
-    fields = decode_document(_DOCUMENT, unpack_document(data), noun=_NOUN, hint=_HINT)
+    fields = decode_document(_DOCUMENT, unpack_document(data), noun=_NOUN, hint=_HINT, depth_max=_DEPTH_MAX)
     try:
         erasure = strict_json.value_of(Erasure, fields)
         wrong = _fault(erasure)
@@ -249,7 +256,7 @@ def _fault(erasure: Erasure) -> str | None:
         return "a hash has not 32 bytes"
     for topic in erasure.topics:
         for part in topic.partitions:
-            for ranges in (part.erased, part.seen):
+            for ranges in (*(erased.offsets for erased in part.erased), part.seen):
                 edges = [edge for pair in ranges for edge in pair]
                 if edges != sorted(set(edges)) or (edges and edges[0] < 0):
                     return f"ranges of {topic.topic}-{part.partition} are not in order"

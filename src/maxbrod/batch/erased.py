@@ -23,14 +23,15 @@ class ErasedPart:
 
     offsets: Ranges = ()
     """The offsets of records that it found."""
+    offsets_epoch: int | None = None
+    """The leader epoch of these records: a log that was truncated has given their offsets to others. None: any."""
     unseen: Ranges = ()
     """The offsets in which a record may have one of the keys."""
     salt: bytes = b""
     hashes: bytes = b""
     """HMAC-SHA256 of the keys with the salt, one after the other, sorted."""
     epoch: int = -1
-    """Records of a later leader epoch are not meant: the log was truncated, and they took the offsets of others. -1:
-    there were no epochs."""
+    """Records of a later leader epoch may have these keys: they came after the erasure. -1: there were no epochs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

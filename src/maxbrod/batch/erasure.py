@@ -38,10 +38,12 @@ def find_erased(data: NDArray[np.uint8], headers: BatchHeaders, erased: ErasedRe
 
 
 def _find(data: NDArray[np.uint8], headers: BatchHeaders, part: ErasedPart) -> NDArray[np.int64]:
-    meant = ~headers.control & (headers["count"] != 0)
-    if part.epoch >= 0:
-        meant &= headers["leader_epoch"] <= part.epoch
+    meant, epochs = ~headers.control & (headers["count"] != 0), headers["leader_epoch"]
     by_offset, by_key = (meant & _meets(headers, ranges) for ranges in (part.offsets, part.unseen))
+    if part.offsets_epoch is not None:
+        by_offset &= epochs == part.offsets_epoch
+    if part.epoch >= 0:
+        by_key &= epochs <= part.epoch
     found = [
         offsets[_within(offsets, part.offsets)]
         for records in _decoded(data, headers.take(by_offset), ["offset"])
@@ -162,6 +164,12 @@ def _rewritten(data: NDArray[np.uint8], header: BatchHeaders, offsets: NDArray[n
     if kept[-1] < last:
         pieces.append(emptied(int(kept[-1]) + 1, leader_epoch=epoch, last_offset=last))
     return pieces
+
+
+def epochs_of(headers: BatchHeaders, offsets: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return the leader epochs of the records at these offsets of the batches."""
+    epochs: NDArray[np.int32] = headers["leader_epoch"][np.searchsorted(headers.last_offset, offsets)]
+    return epochs
 
 
 def as_ranges(offsets: NDArray[np.int64]) -> Ranges:

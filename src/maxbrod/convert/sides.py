@@ -10,6 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from maxbrod.archive.archive import Archive, open_archive, open_for_writing
+from maxbrod.archive.erasures import put_erasure, read_erasures
 from maxbrod.archive.foreign_target import ForeignTarget, TargetRequest, facts_of
 from maxbrod.archive.knowledge import carry, encode_carried
 from maxbrod.archive.selection import Incarnation, newest_ids, select_names
@@ -340,6 +341,13 @@ class NativeTarget:
         """Return how many partitions of a topic the target can record, with records or not; None: any number."""
         del topic
         return None
+
+    def bring_erasures(self, source: Archive) -> None:
+        """Copy the ledger of erasures: what an earlier conversion brought may have records that were erased since."""
+        known = {erasure.id for erasure in read_erasures(self._archive.storage).documents}
+        for erasure in source.erasures().documents:
+            if erasure.id not in known:
+                put_erasure(self._archive.storage, erasure)
 
     def bring_registry(self, source: Archive, moment: Moment) -> None:
         """Copy the captured schema registry, which the snapshot of `finish` names."""

@@ -169,6 +169,7 @@ class Conversion:
             self._of(topic).partitions = max(self._of(topic).partitions, count)
         if ended:
             if isinstance(self.target, NativeTarget):
+                self.target.bring_erasures(self.source.archive)
                 self.target.bring_registry(self.source.archive, self.source.moment)
             self.target.finish(
                 self.source.moment_for(whole),

@@ -44,8 +44,8 @@ def find_by_condition(
     tasks: int,
     meter: Watcher | None = None,
     stop: threading.Event | None = None,
-) -> dict[PartitionId, Ranges]:
-    """Return the offsets of the records. UsageError: the condition is wrong. Aborted records count."""
+) -> dict[PartitionId, dict[int | None, Ranges]]:
+    """Return the offsets of the records, by their leader epoch; also of aborted ones. UsageError: a wrong condition."""
     from pyspark.sql import functions as sql  # noqa: PLC0415 - workers load this module, too
 
     schema = spark_schema(_COLUMNS)
@@ -66,7 +66,7 @@ def find_by_condition(
         records = session.range(0, len(payloads), 1, len(payloads)).mapInArrow(
             counted(partial(_read, place, payloads), board), schema
         )
-        chosen = records.where(sql.expr(where)).select("topicId", "partition", "offset")
+        chosen = records.where(sql.expr(where)).select("topicId", "partition", "offset", "leaderEpoch")
         found = collect(session, chosen, name="erase", meter=meter, stop=stop, board=board, passed_on=is_mistake)
     return _by_partition(found)
 
@@ -79,12 +79,13 @@ def _read(place: Place, payloads: Sequence[bytes], batches: Iterable[pa.RecordBa
             yield from read_split(storage, reads, (Scope(),), _COLUMNS, committed=False)
 
 
-def _by_partition(found: pa.Table) -> dict[PartitionId, Ranges]:
-    offsets: dict[PartitionId, Ranges] = {}
+def _by_partition(found: pa.Table) -> dict[PartitionId, dict[int | None, Ranges]]:
+    offsets: dict[PartitionId, dict[int | None, Ranges]] = {}
     for topic_id in found["topicId"].unique().to_pylist():
         mine = found.filter(pa.compute.equal(found["topicId"], topic_id))
-        partitions, numbers = mine["partition"].to_numpy(), mine["offset"].to_numpy()
-        for partition in np.unique(partitions).tolist():
-            ordered = np.unique(numbers[partitions == partition])
-            offsets[PartitionId(topic_id=topic_id, partition=partition)] = as_ranges(ordered)
+        partitions, epochs, numbers = (mine[name].to_numpy() for name in ("partition", "leaderEpoch", "offset"))
+        for partition, epoch in np.unique(np.stack([partitions, epochs]), axis=1).T.tolist():
+            ordered = np.unique(numbers[(partitions == partition) & (epochs == epoch)])
+            place = PartitionId(topic_id=topic_id, partition=partition)
+            offsets.setdefault(place, {})[epoch] = as_ranges(ordered)
     return offsets

@@ -23,6 +23,8 @@ from maxbrod.model import GapReason, PartitionId
 
 SliceKey = tuple[str, int, int, int]
 """A slice of an object: path, position, first offset, and the offset behind its last."""
+ByEpoch = Mapping[int, Ranges]
+"""Offsets of records, by their leader epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,8 @@ class Sought:
 
     salt: bytes = b""
     hashes: bytes = b""
-    offsets: Mapping[PartitionId, Ranges] | None = None
+    offsets: Mapping[PartitionId, Mapping[int | None, Ranges]] | None = None
+    """By leader epoch; None: of any."""
 
     def within(self, place: PartitionId, base: int, end: int) -> ErasedRecords | None:
         """Return what to look for in the offsets [base, end) of a partition; None: nothing."""
@@ -84,12 +87,16 @@ class Sought:
         if self.offsets is None:
             part = ErasedPart(unseen=((base, end),), salt=self.salt, hashes=self.hashes)
             return ErasedRecords(parts=(part,))
-        ranges = tuple(
-            (max(first, base), min(stop, end))
-            for first, stop in self.offsets.get(place, ())
-            if first < end and stop > base
+        parts = tuple(
+            ErasedPart(offsets=ranges, offsets_epoch=epoch)
+            for epoch, known in self.offsets.get(place, {}).items()
+            if (ranges := _clip(known, base, end))
         )
-        return ErasedRecords(parts=(ErasedPart(offsets=ranges),)) if ranges else None
+        return ErasedRecords(parts=parts) if parts else None
+
+
+def _clip(ranges: Ranges, base: int, end: int) -> Ranges:
+    return tuple((max(first, base), min(stop, end)) for first, stop in ranges if first < end and stop > base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +105,7 @@ class ObjectPlan:
 
     path: str
     rows: tuple[StoredRow, ...]
-    erased: Mapping[SliceKey, Ranges]
+    erased: Mapping[SliceKey, ByEpoch]
 
     @property
     def bytes(self) -> int:
@@ -113,10 +120,11 @@ class ObjectPlan:
         """The slices of the object in their order, each once: a live and a retired row may share one."""
         found: dict[SliceKey, tuple[PartitionName, Slice]] = {}
         for row in sorted(self.rows, key=lambda row: (row.segment.position, row.segment.base_offset)):
-            ranges = self.erased.get(row.key)
-            stored = slice_of(row.segment)
-            part = None if ranges is None else ErasedRecords(parts=(ErasedPart(offsets=ranges),))
-            found.setdefault(row.key, (row.name, replace(stored, erased=part)))
+            stored, epochs = slice_of(row.segment), self.erased.get(row.key)
+            if epochs is not None:
+                parts = (ErasedPart(offsets=ranges, offsets_epoch=epoch) for epoch, ranges in epochs.items())
+                stored = replace(stored, erased=ErasedRecords(parts=tuple(parts)))
+            found.setdefault(row.key, (row.name, stored))
         return tuple(found.values())
 
 
@@ -128,7 +136,7 @@ class ObjectsPlan:
 
 
 def plan_objects(
-    rows: Sequence[StoredRow], erased: Mapping[SliceKey, Ranges], held: Mapping[SliceKey, str]
+    rows: Sequence[StoredRow], erased: Mapping[SliceKey, ByEpoch], held: Mapping[SliceKey, str]
 ) -> ObjectsPlan:
     """Plan what to write anew. `rows` are all rows that name one of the objects; `held` names the hold of a slice."""
     by_path: dict[str, list[StoredRow]] = {}
@@ -181,12 +189,18 @@ def last_rows(rows: Iterable[StoredRow]) -> set[SliceKey]:
     return {row.key for row in found.values()}
 
 
-def ranges_by_partition(rows: Iterable[StoredRow], found: Mapping[SliceKey, Ranges]) -> dict[PartitionId, Ranges]:
+def erased_by_partition(
+    rows: Iterable[StoredRow], found: Mapping[SliceKey, ByEpoch]
+) -> dict[PartitionId, dict[int, Ranges]]:
     """Return the offsets that were found, each once, however many rows have it."""
-    spans: dict[PartitionId, list[tuple[int, int]]] = {}
+    spans: dict[PartitionId, dict[int, list[tuple[int, int]]]] = {}
     for row in rows:
-        spans.setdefault(row.segment.id, []).extend(found.get(row.key, ()))
-    return {place: tuple(merge(ranges)) for place, ranges in spans.items() if ranges}
+        for epoch, ranges in found.get(row.key, {}).items():
+            spans.setdefault(row.segment.id, {}).setdefault(epoch, []).extend(ranges)
+    return {
+        place: {epoch: tuple(merge(ranges)) for epoch, ranges in sorted(epochs.items())}
+        for place, epochs in spans.items()
+    }
 
 
 def seen_by_partition(rows: Iterable[StoredRow]) -> dict[PartitionId, Ranges]:
@@ -197,5 +211,5 @@ def seen_by_partition(rows: Iterable[StoredRow]) -> dict[PartitionId, Ranges]:
     return {place: tuple(merge(ranges)) for place, ranges in spans.items()}
 
 
-def count_offsets(ranges: Iterable[tuple[int, int]]) -> int:
-    return sum(end - first for first, end in ranges)
+def count_offsets(epochs: Iterable[ByEpoch]) -> int:
+    return sum(end - first for by_epoch in epochs for ranges in by_epoch.values() for first, end in ranges)

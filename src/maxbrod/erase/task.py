@@ -5,14 +5,14 @@ Both work on whole batches and Arrow columns. A slice that cannot be read is an 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from maxbrod.batch.erased import ErasedRecords, Ranges
-from maxbrod.batch.erasure import as_ranges, find_erased
+from maxbrod.batch.erasure import as_ranges, epochs_of, find_erased
 from maxbrod.errors import CorruptDataError, MaxbrodError
 from maxbrod.layouts.kafka.format import PartitionName, Slice
 from maxbrod.layouts.kafka.slices import copy_slices
@@ -36,7 +36,8 @@ class ScanItem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOutcome:
     number: int
-    found: Ranges = ()
+    found: Mapping[int, Ranges] = field(default_factory=dict)
+    """By leader epoch."""
     failure: MaxbrodError | None = None
 
 
@@ -73,11 +74,17 @@ def scan_slices(context: EraseContext, items: Sequence[ScanItem]) -> Iterator[Sc
 
 
 def _scan(storage: Storage, item: ScanItem) -> ScanOutcome:
+    offsets, epochs = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     try:
-        found = [find_erased(data, headers, item.sought) for data, headers in read_logs(storage, item.stored)]
+        for data, headers in read_logs(storage, item.stored):
+            offsets.append(find_erased(data, headers, item.sought))
+            epochs.append(epochs_of(headers, offsets[-1]))
     except MaxbrodError as error:
         return ScanOutcome(number=item.number, failure=error)
-    return ScanOutcome(number=item.number, found=as_ranges(np.concatenate([np.empty(0, np.int64), *found])))
+    found, of = np.concatenate(offsets), np.concatenate(epochs)
+    return ScanOutcome(
+        number=item.number, found={epoch: as_ranges(found[of == epoch]) for epoch in np.unique(of).tolist()}
+    )
 
 
 def rewrite_objects(context: EraseContext, items: Sequence[RewriteItem]) -> Iterator[RewriteOutcome]:
@@ -99,8 +106,8 @@ def _rewrite(storage: Storage, item: RewriteItem, run_id: str) -> RewriteOutcome
 
 def _demand_all(name: PartitionName, before: Slice, after: Slice) -> None:
     """The old object goes: nothing but what is erased may be missing from the new one."""
-    ranges = () if before.erased is None else before.erased.parts[0].offsets
-    gone = sum(end - first for first, end in ranges)
+    parts = () if before.erased is None else before.erased.parts
+    gone = sum(end - first for part in parts for first, end in part.offsets)
     inside = before.base_offset <= after.base_offset and after.end_offset <= before.end_offset
     if after.records != before.records - gone or not inside:
         raise CorruptDataError(
