@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod import strict_json
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError
+from maxbrod.errors import CorruptDataError, ForbiddenError, ObjectNotFoundError
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def decode(data: bytes, object_name: str) -> Heartbeat:
 
 def write_heartbeat(storage: Storage, beat: Heartbeat) -> None:
     """Write one, and delete those that are no longer needed."""
-    storage.replace(f"{FOLDER}/{beat.at_ms:013d}.json", encode(beat))
+    with suppress(ForbiddenError):  # another instance's of the same millisecond, and nothing may be overwritten
+        storage.replace(f"{FOLDER}/{beat.at_ms:013d}.json", encode(beat))
     names = {each.path: each.path.rpartition("/")[2].partition(".")[0] for each in storage.list(FOLDER)}
     paths = {int(name) if name.isdigit() else 0: path for path, name in names.items()}
     kept = thinned(paths)
