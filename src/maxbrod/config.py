@@ -41,6 +41,7 @@ from maxbrod.kafka_section import SaslConfig as SaslConfig  # noqa: PLC0414
 from maxbrod.kafka_section import TlsConfig as TlsConfig  # noqa: PLC0414
 from maxbrod.kafka_section import from_java_properties as from_java_properties  # noqa: PLC0414
 from maxbrod.key.options import KeyOptions
+from maxbrod.lock.options import LockOptions
 from maxbrod.mount.options import MountOptions
 from maxbrod.option_values import Seconds, Words
 from maxbrod.options import Options, declared
@@ -286,6 +287,7 @@ class Config(SectionModel):
     prune: PruneOptions = PruneOptions()
     hold: HoldOptions = HoldOptions()
     key: KeyOptions = KeyOptions()
+    lock: LockOptions = LockOptions()
     repair: RepairOptions = RepairOptions()
     run: RunOptions = RunOptions()
     jobs: Annotated[dict[str, JobConfig], AfterValidator(demand_names)] = Field(

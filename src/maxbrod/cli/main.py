@@ -44,6 +44,7 @@ _GROUPS: Final = {
         "drill": "maxbrod.drill.cli:app",
         "hold": "maxbrod.hold.cli:app",
         "key": "maxbrod.key.cli:app",
+        "lock": "maxbrod.lock.cli:app",
     },
     "Restore": {
         "restore": "maxbrod.restore.cli:restore",

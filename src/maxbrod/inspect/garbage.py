@@ -27,7 +27,8 @@ from maxbrod.catalog.ledger import documents_in, read_ledger
 from maxbrod.config import Config
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, StoppedError, UsageError
 from maxbrod.restore.state import stagings_left
-from maxbrod.storage.interface import ObjectInfo
+from maxbrod.storage.interface import HeldObject, ObjectInfo
+from maxbrod.work.held import find_held, find_hiding
 from maxbrod.work.work import Work
 
 FOLDERS: Final = ("packs", "probes", PRUNES, "segments", "snapshots")
@@ -55,6 +56,9 @@ class GarbageReport:
     """Prunes whose grace period is over by this machine's clock, but not by the newest backup: their objects stay."""
     unlisted: tuple[UnlistedRange, ...] = ()
     """Records in other objects that no row names, and which the catalog lacks: these objects stay."""
+    held_objects: tuple[HeldObject, ...] = ()
+    """Garbage that was to be deleted, and that a lock, the bucket's versions or a missing right keeps."""
+    held_bytes: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -108,14 +112,20 @@ def collect_garbage(
         unlisted = find_unlisted(archive.storage, _own(archive), garbage)
     kept = {range_.path for range_ in unlisted}
     garbage = [found for found in garbage if found.path not in kept]
+    held: tuple[HeldObject, ...] = ()
     if delete:
         paths = [found.path for found in garbage]
+        hiding = find_hiding(archive.url, archive.options) if paths else None
+        hidden = [] if hiding is None else hiding.held(garbage)
         dead, silent = _documents(archive, {found.path for found in listed}.difference(paths), now_ms - grace_s * 1000)
         # First: what names an object as part of the archive must not outlive it. The others say what it is not.
         _delete(work, archive, dead, since_ms=now_ms - grace_s * 1000)
         _delete(work, archive, paths, since_ms=now_ms - grace_s * 1000)
         if silent:
             archive.storage.delete(silent)
+        refused = find_held(archive.storage, archive.url, archive.options)
+        there = {item.path for item in refused}
+        held = (*refused, *(item for item in hidden if item.path not in there))
     return GarbageReport(
         archive=archive.url,
         version=version,
@@ -128,6 +138,8 @@ def collect_garbage(
         named_objects=len(listed) - len(unnamed),
         prunes_waiting=tuple(prune.run_id for prune in prunes if prune.until_ms <= now_ms - SLACK_MS),
         unlisted=tuple(unlisted),
+        held_objects=held,
+        held_bytes=sum(item.size or 0 for item in held),
     )
 
 

@@ -79,6 +79,9 @@ class OverlaidStorage(Storage):
         held = self._base.delete([self._target(path) for path in paths])
         return [replace(item, path=item.path.removeprefix(f"{OWN_FOLDER}/")) for item in held]
 
+    def held_back(self) -> Sequence[HeldObject]:
+        return self._base.held_back()
+
     def _place(self, path: str) -> str:
         return f"{OWN_FOLDER}/{path}" if path.startswith(self._moved) else path
 
@@ -176,12 +179,18 @@ class CreateOnlyStorage(Storage):
         self._base = base
         self.distant = base.distant
         self.creates_only = True
+        self._held: dict[str, HeldObject] = {}
 
     def name_of(self, path: str) -> str:
         return self._base.name_of(path)
 
     def at_hand(self) -> Storage:
-        return CreateOnlyStorage(self._base.at_hand())
+        hot = CreateOnlyStorage(self._base.at_hand())
+        hot._held = self._held
+        return hot
+
+    def held_back(self) -> Sequence[HeldObject]:
+        return tuple(self._held.values())
 
     def put(self, path: str, data: Buffer) -> None:
         self._base.put(path, data)
@@ -211,7 +220,9 @@ class CreateOnlyStorage(Storage):
 
     def delete(self, paths: Iterable[str]) -> Sequence[HeldObject]:
         error = _create_only("delete", self.url)
-        return [HeldObject(path=path, reason=error.message, hint=error.hint) for path in paths]
+        held = [HeldObject(path=path, reason=error.message, hint=error.hint) for path in paths]
+        self._held |= {item.path: item for item in held}
+        return held
 
 
 def _create_only(operation: str, name: str) -> ForbiddenError:
@@ -271,3 +282,6 @@ class CountedStorage(Storage):
 
     def delete(self, paths: Iterable[str]) -> Sequence[HeldObject]:
         return self._base.delete(paths)
+
+    def held_back(self) -> Sequence[HeldObject]:
+        return self._base.held_back()

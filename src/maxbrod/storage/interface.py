@@ -47,6 +47,8 @@ class HeldObject:
     reason: str
     until_ms: int | None = None
     """When its lock ends; None: unknown, or no lock keeps it."""
+    size: int | None = None
+    """None: unknown."""
     hint: str | None = None
 
 
@@ -129,6 +131,10 @@ class Storage(ABC):
 
     def demand_records(self) -> None:  # noqa: B027 - most storages demand nothing
         """RefusedError: the key at hand writes records, and cannot read them."""
+
+    def held_back(self) -> Sequence[HeldObject]:
+        """Every object that this storage was asked to delete, and that the store refused to delete."""
+        return ()
 
     def at_hand(self) -> Storage:
         """The same storage, but objects written through it are readable at once: never in a colder storage class."""

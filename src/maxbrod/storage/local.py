@@ -148,6 +148,7 @@ class LocalStorage(Storage):
         self._root = Root(path, folder_mode=0o777 if shared else 0o700)
         self._file_mode = 0o666 if shared else 0o600
         self._tidied = False
+        self._held: dict[str, HeldObject] = {}
 
     def put(self, path: str, data: Buffer) -> None:
         with self.create(path) as writer:
@@ -196,7 +197,11 @@ class LocalStorage(Storage):
                     self._root.remove_file(name)
             except ForbiddenError as error:
                 held.append(HeldObject(path=name, reason=error.message, hint=error.hint))
+        self._held |= {item.path: item for item in held}
         return held
+
+    def held_back(self) -> Sequence[HeldObject]:
+        return tuple(self._held.values())
 
     def make_folder(self, folder: str) -> None:
         """Create a folder with the mode of our own, for clients that write into it themselves."""

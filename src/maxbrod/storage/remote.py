@@ -93,7 +93,12 @@ class RemoteStorage(Storage):
         self._held: dict[str, HeldObject] = {}
 
     def at_hand(self) -> Storage:
-        return RemoteStorage(self.url, self._clients, retries=self.retries, attributes={}, guard=self._guard)
+        hot = RemoteStorage(self.url, self._clients, retries=self.retries, attributes={}, guard=self._guard)
+        hot._held = self._held
+        return hot
+
+    def held_back(self) -> Sequence[HeldObject]:
+        return tuple(self._held.values())
 
     def put(self, path: str, data: Buffer) -> None:
         body, write_id = memoryview(data).cast("B"), uuid.uuid4().hex
