@@ -169,6 +169,10 @@ def test_a_lock_in_a_bucket_without_object_lock_is_refused(s3: S3Server) -> None
     storage = open_storage(s3.url, s3_options(s3, lock="1d"))
     with pytest.raises(RefusedError, match="no Object Lock"):
         storage.put("x", b"x")
+    open_storage(s3.url, s3_options(s3)).put("x", b"x")
+    bucket = open_bucket(s3.url, s3_options(s3))
+    assert bucket is not None
+    assert bucket.lock_of("x") is None
 
 
 def test_a_lock_elsewhere_than_in_s3_is_refused(tmp_path: Path) -> None:

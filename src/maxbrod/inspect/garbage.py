@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from maxbrod.archive.archive import Archive
+from maxbrod.archive.passing import REPLICATION, passed
 from maxbrod.archive.undo import PRUNES, SLACK_MS, named_by_undo, undoable
 from maxbrod.archive.unlisted import UnlistedRange, find_lost_end, find_unlisted
 from maxbrod.archive.upkeep import read_clocks, rebuild_under_way
@@ -94,6 +95,7 @@ def collect_garbage(
     with work.looking("listing objects"):
         listed = [found for folder in FOLDERS for found in archive.storage.list(folder)]
         listed += stagings_left(archive.storage)
+        listed += passed(archive.storage.list(REPLICATION))
     with work.looking("reading the catalog"):
         archive.catalog.refresh()
         named = archive.catalog.path_set()

@@ -11,11 +11,11 @@ from maxbrod.archive.selection import parse_time_ms
 from maxbrod.archive.undo import SLACK_MS, named_by_undo, undoable
 from maxbrod.archive.upkeep import read_clocks
 from maxbrod.catalog.catalog import Catalog
-from maxbrod.errors import AccessDeniedError, RefusedError, UsageError
+from maxbrod.errors import AccessDeniedError, UsageError
 from maxbrod.lock.plan import LockPlan, plan_locks
 from maxbrod.lock.report import LockReport, LockTotals, RefusedLock
 from maxbrod.lock.task import LockContext, LockItem, LockOutcome, LockState, bucket_of, extend_locks
-from maxbrod.storage.bucket import NO_OBJECT_LOCK, Bucket, BucketLocking
+from maxbrod.storage.bucket import Bucket, BucketLocking, no_object_lock
 from maxbrod.storage.interface import ObjectInfo
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.reach import Place
@@ -61,12 +61,7 @@ def _lock(work: Work, until_ms: int | None, *, dry_run: bool) -> LockReport:
     bucket = bucket_of(place)
     locking = bucket.locking()
     if until_ms is not None and not locking.enabled:
-        raise RefusedError(
-            "the bucket has no Object Lock, so nothing in it can be locked",
-            operation="lock",
-            object_name=place.url,
-            hint=NO_OBJECT_LOCK,
-        )
+        raise no_object_lock(place.url)
     with work.looking("reading the archive"):
         archive = open_archive(config.archive_url, config.storage, layout=config.layout, groups=False)
         plan, version = _plan(archive)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod import strict_json
 from maxbrod.archive.numbered import NumberedDocuments
+from maxbrod.archive.passing import LEASE, MEMBERS
 from maxbrod.errors import MaxbrodError, ObjectNotFoundError, UnavailableError
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.shares import Lease, Member, Members, Posted
@@ -33,9 +34,8 @@ from maxbrod.replicate.sharing import Share
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
-FOLDER: Final = "replication/lease"
+FOLDER: Final = LEASE
 SHARES: Final = "replication/shares"
-MEMBERS: Final = "replication/members"
 _READS: Final = 20
 """The number of attempts to read a division that the leader deletes because it has told the next one."""
 

@@ -7,6 +7,7 @@ knows a lock or a version of an object. Every method makes one attempt and raise
 from __future__ import annotations
 
 import base64
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -41,6 +42,8 @@ LockMode = Literal["governance", "compliance"]
 
 _NO_LOCK: Final = frozenset({"NoSuchObjectLockConfiguration", "ObjectLockConfigurationNotFoundError"})
 _MISSING: Final = frozenset({"NoSuchKey", "NotFound", "404", "NoSuchVersion", "NoSuchUpload"})
+_NO_OBJECT_LOCK: Final = re.compile(r"missing Object ?Lock ?Configuration", re.IGNORECASE)
+"""Amazon writes it with spaces, versitygw and moto without."""
 _DAY_MS: Final = 24 * 3600 * 1000
 _POOL: Final = 32
 """Connections of one client: more threads than this never ask at once."""
@@ -325,19 +328,28 @@ class _NoLockError(ObjectNotFoundError):
     """The object or the bucket has no lock."""
 
 
+def no_object_lock(name: str, operation: str = "lock") -> RefusedError:
+    return RefusedError(
+        "the bucket has no Object Lock, so nothing in it can be locked",
+        operation=operation,
+        object_name=name,
+        hint=NO_OBJECT_LOCK,
+    )
+
+
 def _translated(response: Mapping[str, Any], operation: str, name: str) -> MaxbrodError:
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code, message = (str(response.get("Error", {}).get(part, "")) for part in ("Code", "Message"))
     ours: MaxbrodError
-    if code in _NO_LOCK:
+    no_locks = code == "InvalidRequest" and _NO_OBJECT_LOCK.search(message) is not None
+    if code in _NO_LOCK or (no_locks and operation == "lock_of"):
         ours = _NoLockError("it has no lock")
     elif code in _MISSING:
         ours = ObjectNotFoundError("there is no such object")
     elif code == "PreconditionFailed" or status == 412:
         ours = ObjectExistsError("the object already exists", hint="objects are never overwritten")
-    elif code == "InvalidRequest" and "ock" in message:
-        # Amazon, versitygw and moto write it differently, and all say "Bucket is missing Object Lock Configuration".
-        ours = RefusedError("the bucket has no Object Lock, so nothing in it can be locked", hint=NO_OBJECT_LOCK)
+    elif no_locks:
+        return no_object_lock(name, operation)
     else:
         # As obstore's messages show an answer, so that one table knows the codes of every store.
         return translate(ValueError(f"status code: {status} <Code>{code}</Code> {message}"), operation, name)
@@ -436,7 +448,11 @@ class Guard:
             return None
         if self._asks is None:
             try:
-                self._asks = not self.bucket.locking().satisfies(self._rule)
+                locking = self.bucket.locking()
             except ForbiddenError:
                 self._asks = True  # who may not read the bucket's settings may still lock
+            else:
+                if not locking.enabled:
+                    raise no_object_lock(self.bucket.url)
+                self._asks = not locking.satisfies(self._rule)
         return self._rule.at(now_ms()) if self._asks else None

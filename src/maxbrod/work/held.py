@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from maxbrod.config import StorageConfig
 from maxbrod.errors import (
-    AccessDeniedError,
     EnvironmentMissingError,
     MaxbrodError,
     ObjectNotFoundError,
-    UnavailableError,
 )
 from maxbrod.storage.interface import HeldObject, ObjectInfo, Storage
 from maxbrod.storage.stores import open_bucket
@@ -103,10 +101,10 @@ def _bucket(url: str, options: StorageConfig) -> Bucket | None:
 
 
 def _told(ask: Callable[[], T]) -> T | None:
-    """The answer; None: this user may not ask, or nobody answers."""
+    """The answer; None: this user may not ask, or nobody answers. What was deleted is not in doubt by that."""
     try:
         return ask()
-    except (AccessDeniedError, ObjectNotFoundError, UnavailableError):
+    except MaxbrodError:
         return None
 
 
