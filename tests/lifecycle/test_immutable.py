@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ import pytest
 
 from maxbrod.backup.follow import Interval, follow
 from maxbrod.cli.main import run
-from maxbrod.config import Config
+from maxbrod.config import Config, StorageConfig
+from maxbrod.errors import ForbiddenError
 from maxbrod.sandbox.topics import create_topic
 from maxbrod.sandbox.traffic import Message, numbered, produce
 from maxbrod.storage.stores import open_storage
@@ -96,3 +98,54 @@ def test_an_archive_lives_where_nothing_can_be_deleted(
     maxbrod("check", "--deep")
     if place.storage.get("create_only"):
         assert len(list(owned.list("probes"))) <= 3
+
+
+def documented_roles(server: LockingS3Server) -> dict[str, dict[str, Any]]:
+    """Users with the policies that docs/protection.md has for each role; the section `storage` for each."""
+    page = (Path(__file__).parents[2] / "docs/protection.md").read_text()
+    found = re.findall(r"^\*\*(\w+)\*\*: .*?```json\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    statements = {}
+    for role, text in found:
+        here = text.replace("PRINCIPAL", role).replace("BUCKET", server.bucket).replace("PREFIX", "archive")
+        # The server does not know Amazon's conditions; the proxy of the test above enforces them.
+        statements[role] = [item for item in json.loads(here)["Statement"] if "Condition" not in item]
+    return server.add_users(statements)
+
+
+def test_each_role_of_the_documentation_can_do_its_work_and_no_more(
+    locking_s3: LockingS3Server, cluster: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, roles = f"{locking_s3.url}/archive", documented_roles(locking_s3)
+    assert set(roles) == {"backup", "restore", "check", "maintenance"}
+
+    def maxbrod(role: str, *words: str, **storage: Any) -> dict[str, Any]:
+        section = {"archive": url, "kafka": {"bootstrap": cluster.bootstrap}, "spark": {"engine": "local"}}
+        file = tmp_path / f"{role}.yaml"
+        file.write_text(json.dumps({**section, "storage": {**roles[role], **storage}}))
+        file.chmod(0o600)
+        code = run([*words, "--config", str(file), "--json"])
+        said = capsys.readouterr()
+        assert code == 0, (role, words, said)
+        document: dict[str, Any] = json.loads(said.out)
+        return document
+
+    create_topic(cluster, topic, config={"retention.ms": "-1"})
+    for first in (0, 100):
+        produce(cluster, topic, numbered(100, first=first))
+        maxbrod("backup", "backup", "--topic", topic, create_only=True)
+    written = log_of(cluster, topic)
+    maxbrod("check", "check", "--deep")
+    maxbrod("check", "ls")
+    maxbrod("restore", "restore", "--topic", topic, "--rename", f"{topic}={topic}.restored")
+    assert_restored(cluster, f"{topic}.restored", written)
+    maxbrod("maintenance", "compact", "--min-segment-count", "2", "--min-segment-size", "1", "--min-segment-age", "0s")
+    assert maxbrod("maintenance", "gc", "--delete")["held_objects"] == []
+    assert maxbrod("maintenance", "lock", "extend", "--for", "1d")["refused"] == []
+
+    storages = {role: open_storage(url, StorageConfig.model_validate(section)) for role, section in roles.items()}
+    path = next(info.path for info in storages["check"].list("catalog"))
+    for role in ("backup", "restore", "check"):
+        assert [item.path for item in storages[role].delete([path])] == [path], role
+    for role in ("restore", "check"):
+        with pytest.raises(ForbiddenError):
+            storages[role].put("segments/forged", b"x")

@@ -16,7 +16,7 @@ from maxbrod.sandbox.proxy.server import FaultProxy
 from maxbrod.sandbox.s3 import S3Server
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from maxbrod.config import StorageConfig
 
@@ -55,26 +55,31 @@ class LockingS3Server(S3Server):
 
         return StorageConfig.model_validate({**self.storage_section(), **options})
 
-    def add_user(self, name: str, *, allowed: Sequence[str], denied: Sequence[str] = ()) -> dict[str, Any]:
+    def add_user(self, name: str, *, allowed: Sequence[str]) -> dict[str, Any]:
         """Make a user with these actions on the bucket and its objects; the section `storage` of its configuration."""
-        secret = secrets.token_hex(20)
-        root = ["-a", self.access_key, "-s", self.secret_key, "-er", self.endpoint]
-        user = ["create-user", "-a", name, "-s", secret, "-r", "user"]
-        subprocess.run([*self._command(), "admin", *root, *user], check=True, capture_output=True)
         statements = [
             {
-                "Effect": effect,
+                "Effect": "Allow",
                 "Principal": {"AWS": [name]},
                 "Action": [action],
                 "Resource": f"arn:aws:s3:::{self.bucket}{'' if _is_of_bucket(action) else '/*'}",
             }
-            for effect, actions in (("Allow", allowed), ("Deny", denied))
-            for action in actions
+            for action in allowed
         ]
-        policy = {"Version": "2012-10-17", "Statement": statements}
+        return self.add_users({name: statements})[name]
+
+    def add_users(self, statements: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+        """Make users, whose statements are the policy of the bucket; the section `storage` for each."""
+        root, found = ["-a", self.access_key, "-s", self.secret_key, "-er", self.endpoint], {}
+        for name in statements:
+            secret = secrets.token_hex(20)
+            user = ["create-user", "-a", name, "-s", secret, "-r", "user"]
+            subprocess.run([*self._command(), "admin", *root, *user], check=True, capture_output=True)
+            keys = {"access_key_id": name, "secret_access_key": secret}
+            found[name] = {"s3": {"endpoint": self.endpoint, "region": self.region, **keys}}
+        policy = {"Version": "2012-10-17", "Statement": [item for items in statements.values() for item in items]}
         self.client().put_bucket_policy(Bucket=self.bucket, Policy=json.dumps(policy))
-        keys = {"access_key_id": name, "secret_access_key": secret}
-        return {"s3": {"endpoint": self.endpoint, "region": self.region, **keys}}
+        return found
 
 
 class VersionedS3Server(LockingS3Server):
