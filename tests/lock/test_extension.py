@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from maxbrod.config import Config, StorageConfig
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UsageError
 from maxbrod.lock.report import LockReport
 from maxbrod.lock.verb import extend_archive_locks, show_archive_locks
+from maxbrod.model import now_ms
 from maxbrod.sandbox.proxy.faults import AnswerError, HttpMatch, Latency, Watch
 from maxbrod.sandbox.proxy.server import FaultProxy
 from maxbrod.sandbox.s3 import S3Server
+from maxbrod.storage.bucket import Bucket, ObjectLock
 from maxbrod.storage.stores import open_bucket
 from maxbrod.work.work import Work
 from support.immutable_s3 import LockingS3Server
@@ -138,6 +140,23 @@ def test_two_at_once_leave_every_lock_at_the_later_time(locked: Locked) -> None:
     assert [report.exit_code for report in reports] == [EXIT_DONE] * 2
     ends = locked.ends()
     assert sum(end == reports[1].until_ms for end in ends.values()) == reports[1].needed.objects
+
+
+def test_a_lock_that_somebody_else_extends_meanwhile_is_left_and_counts(
+    locked: Locked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = next(path for path in locked.ends() if path.startswith("segments/"))
+    set_lock, later_ms = Bucket.set_lock, now_ms() // 1000 * 1000 + 90 * DAY_MS
+
+    def overtaken(bucket: Bucket, where: str, lock: ObjectLock) -> None:
+        if where == path:
+            set_lock(bucket, where, replace(lock, until_ms=later_ms))
+        set_lock(bucket, where, lock)
+
+    monkeypatch.setattr(Bucket, "set_lock", overtaken)
+    report = locked.extend(for_="30d")
+    assert (report.exit_code, report.refused, report.lasting.objects) == (EXIT_DONE, (), 1)
+    assert locked.ends()[path] == later_ms
 
 
 def test_what_a_killed_command_has_not_reached_the_next_one_extends(locked: Locked, tmp_path: Path) -> None:

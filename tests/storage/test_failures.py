@@ -13,6 +13,7 @@ from maxbrod.errors import (
     AccessDeniedError,
     ForbiddenError,
     MaxbrodError,
+    RefusedError,
     StorageFullError,
     UnavailableError,
     UsageError,
@@ -85,6 +86,13 @@ ANSWERED = "Error performing GET http://minio.example:9000/b?sig=geheim in 1ms -
             UsageError,
             "TLS only",
             "https://",
+        ),
+        (
+            ANSWERED
+            + "400 Bad Request: <Code>InvalidRequest</Code><Message>Content-MD5 OR x-amz-checksum- HTTP header",
+            RefusedError,
+            "checksum",
+            "storage.lock",
         ),
         (ANSWERED + "403 Forbidden: <Code>SignatureDoesNotMatch</Code>", AccessDeniedError, "secret key", "keys"),
         (ANSWERED + "403 Forbidden: <Code>InvalidAccessKeyId</Code>", AccessDeniedError, "access key", "keys"),

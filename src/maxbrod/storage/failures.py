@@ -31,6 +31,7 @@ _STATUS: Final = re.compile(r"(?:status |\()code: (\d{3})\b")
 """Of an answer, or of one object in the answer to a deletion of many."""
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>|\(code: ([A-Z][A-Za-z.]{1,63})\)")
 """Of an answer, or of one object in the answer to a deletion of many."""
+_CHECKSUM: Final = re.compile(r"Content-MD5 OR x-amz-checksum-", re.IGNORECASE)
 _LOCKED: Final = re.compile(r"protected by object lock|is WORM protected")
 _CONNECTION: Final = re.compile(r"HttpError \{\s*kind: (\w+)")
 _GARBLED: Final = re.compile(r"Got invalid \w+(?: \w+)? response|Error getting \w+ response body")
@@ -332,6 +333,8 @@ def _final(failure: _Failure) -> MaxbrodError:
         return UsageError(
             f"the bucket {failure.bucket} is in another region{failure.said}", hint=f"set s3.region to {region}"
         )
+    if failure.code == "InvalidRequest" and _CHECKSUM.search(failure.text):
+        return RefusedError("the bucket locks what is put into it, and demands a checksum", hint="set storage.lock")
     if failure.status == 501:
         return RefusedError(f"the storage does not support this{failure.said}", hint="use another kind of storage")
     return MaxbrodError(f"{failure.store} failed{failure.said or f': {type(failure.error).__name__}'}")
