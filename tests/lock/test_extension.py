@@ -24,7 +24,8 @@ from maxbrod.sandbox.proxy.faults import AnswerError, HttpMatch, Latency, Watch
 from maxbrod.sandbox.proxy.server import FaultProxy
 from maxbrod.sandbox.s3 import S3Server
 from maxbrod.storage.bucket import Bucket, ObjectLock
-from maxbrod.storage.stores import open_bucket
+from maxbrod.storage.sealing.identity import new_identity
+from maxbrod.storage.stores import open_bucket, open_storage
 from maxbrod.work.work import Work
 from support.immutable_s3 import LockingS3Server
 from support.native_archives import Making
@@ -117,6 +118,25 @@ def test_objects_without_a_lock_get_one_of_the_mode_that_is_asked_for(locking_s3
     bucket = open_bucket(url, locking_s3.config())
     assert bucket is not None
     assert {lock.mode for path in plain.ends() if (lock := bucket.lock_of(path)) is not None} == {"compliance"}
+
+
+def test_an_encrypted_archive_is_locked_with_its_keys_and_under_its_hidden_names(locking_s3: LockingS3Server) -> None:
+    identity = new_identity()
+    url, keys = f"{locking_s3.url}/secret", {"secret_key": identity.private_text}
+    section = {**locking_s3.storage_section(), "encryption": keys}
+    making = Making(url, StorageConfig.model_validate({**section, "create_only": True}))
+    making.run({0: [data_batch(0, 3)]}, packed=False)
+    config = Config.model_validate({"archive": url, "storage": section, "lock": {"for_": "10d"}})
+    with Work(config) as work:
+        report = extend_archive_locks(work)
+    assert (report.refused, report.gone, report.extended) == ((), 0, report.needed)
+    bucket = open_bucket(url, locking_s3.config())
+    assert bucket is not None
+    stored = [info.path for info in open_storage(url, locking_s3.config()).list()]
+    unlocked = {path.split("/")[0] for path in stored if bucket.lock_of(path) is None}
+    assert unlocked == {"probes"}
+    assert {"keys", "segments"} <= {path.split("/")[0] for path in stored}
+    assert not any("orders" in path for path in stored)
 
 
 def test_a_refused_lock_stops_no_other_and_is_told(locked: Locked) -> None:

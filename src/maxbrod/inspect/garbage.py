@@ -118,7 +118,7 @@ def collect_garbage(
     if delete:
         paths = [found.path for found in garbage]
         hiding = find_hiding(archive.url, archive.options) if paths else None
-        hidden = [] if hiding is None else hiding.held(garbage)
+        hidden = [] if hiding is None else hiding.held(archive.storage, garbage)
         dead, silent = _documents(archive, {found.path for found in listed}.difference(paths), now_ms - grace_s * 1000)
         # First: what names an object as part of the archive must not outlive it. The others say what it is not.
         _delete(work, archive, dead, since_ms=now_ms - grace_s * 1000)

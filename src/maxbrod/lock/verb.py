@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from maxbrod.archive.archive import Archive, open_archive
@@ -16,7 +16,8 @@ from maxbrod.lock.plan import LockPlan, plan_locks
 from maxbrod.lock.report import LockReport, LockTotals, RefusedLock
 from maxbrod.lock.task import LockContext, LockItem, LockOutcome, LockState, bucket_of, extend_locks
 from maxbrod.storage.bucket import Bucket, BucketLocking, no_object_lock
-from maxbrod.storage.interface import ObjectInfo
+from maxbrod.storage.interface import KEYS, ObjectInfo
+from maxbrod.storage.stores import open_plain
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.reach import Place
 from maxbrod.work.work import Work
@@ -72,10 +73,16 @@ def _lock(work: Work, until_ms: int | None, *, dry_run: bool) -> LockReport:
         mode=config.storage.lock_mode,
         dry_run=dry_run,
     )
-    outcomes = _run(work, context, plan.needed) if locking.enabled else []
+    items = [LockItem(path=archive.storage.stored_name(info.path), size=info.size) for info in plan.needed]
+    # A storage of an encrypted archive does not list its keys, without which nothing of it can be read.
+    keys = [LockItem(path=info.path, size=info.size) for info in open_plain(place.url, place.storage).list(KEYS)]
+    known = {item.path for item in items}
+    items += [item for item in keys if item.path not in known]
+    outcomes = _run(work, context, items) if locking.enabled else []
     return _report(
         archive,
-        plan,
+        items,
+        plan.others,
         outcomes,
         version=version,
         until_ms=until_ms,
@@ -98,8 +105,7 @@ def _plan(archive: Archive) -> tuple[LockPlan, int | None]:
     return plan_locks(listed, named=named, catalog=archive.catalog.own_paths()), archive.catalog.version
 
 
-def _run(work: Work, context: LockContext, needed: Iterable[ObjectInfo]) -> list[LockOutcome]:
-    items = [LockItem(path=info.path, size=info.size) for info in needed]
+def _run(work: Work, context: LockContext, items: list[LockItem]) -> list[LockOutcome]:
     tasks = [items[start : start + _TASK_OBJECTS] for start in range(0, len(items), _TASK_OBJECTS)]
     if not tasks:
         return []
@@ -125,7 +131,8 @@ def _keeps_versions(bucket: Bucket) -> bool | None:
 
 def _report(
     archive: Archive,
-    plan: LockPlan,
+    needed: Sequence[LockItem],
+    others: Sequence[ObjectInfo],
     outcomes: list[LockOutcome],
     *,
     version: int | None,
@@ -151,12 +158,12 @@ def _report(
         default_mode=None if default is None else default.mode,
         default_days=None if default is None else default.period_ms // _DAY_MS,
         versions=versions,
-        needed=_totals(plan.needed),
+        needed=_totals(needed),
         extended=_totals(outcome.item for outcome in changed),
         lasting=_totals(outcome.item for outcome in lasting),
-        unlocked=_totals(plan.needed if not locking.enabled else (found.item for found in by_state[LockState.NONE])),
+        unlocked=_totals(needed if not locking.enabled else (found.item for found in by_state[LockState.NONE])),
         first_end_ms=min(known) if known and len(known) == len(ends) else None,
-        not_needed=_totals(plan.others),
+        not_needed=_totals(others),
         gone=len(by_state[LockState.GONE]),
         refused=tuple(
             RefusedLock(path=found.item.path, reason=found.reason or "") for found in by_state[LockState.REFUSED]

@@ -20,7 +20,7 @@ from maxbrod.repair.plan.older_versions import CATALOG, ObjectReturn, ReturnPlan
 from maxbrod.repair.report import OlderVersions
 from maxbrod.storage.bucket import Bucket, LockRule, ObjectLock
 from maxbrod.storage.remote import RetryPolicy
-from maxbrod.storage.stores import open_bucket, open_storage
+from maxbrod.storage.stores import open_bucket, open_plain
 from maxbrod.text import human_time
 from maxbrod.work.work import Work
 
@@ -79,7 +79,7 @@ class Return:
         # Entries that were added come off before those that they follow come back.
         if self.plan.hidden:
             config = self.work.config
-            held = open_storage(config.archive_url, config.storage).delete(self.plan.hidden)
+            held = open_plain(config.archive_url, config.storage).delete(self.plan.hidden)
             for item in held:
                 raise ForbiddenError(item.reason, operation="repair", object_name=item.path, hint=item.hint)
         self._each(catalog)

@@ -82,6 +82,9 @@ class OverlaidStorage(Storage):
     def held_back(self) -> Sequence[HeldObject]:
         return self._base.held_back()
 
+    def stored_name(self, path: str) -> str:
+        return self._base.stored_name(self._place(path))
+
     def _place(self, path: str) -> str:
         return f"{OWN_FOLDER}/{path}" if path.startswith(self._moved) else path
 
@@ -285,3 +288,6 @@ class CountedStorage(Storage):
 
     def held_back(self) -> Sequence[HeldObject]:
         return self._base.held_back()
+
+    def stored_name(self, path: str) -> str:
+        return self._base.stored_name(path)

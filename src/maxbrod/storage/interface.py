@@ -132,6 +132,10 @@ class Storage(ABC):
     def demand_records(self) -> None:  # noqa: B027 - most storages demand nothing
         """RefusedError: the key at hand writes records, and cannot read them."""
 
+    def stored_name(self, path: str) -> str:
+        """The name of an object in the store itself, below its root: an encrypted archive hides names."""
+        return path
+
     def held_back(self) -> Sequence[HeldObject]:
         """Every object that this storage was asked to delete, and that the store refused to delete."""
         return ()

@@ -47,7 +47,8 @@ def find_held(storage: Storage, url: str, options: StorageConfig) -> tuple[HeldO
             return None  # somebody else could delete it
         except MaxbrodError:
             return item
-        return replace(item, size=info.size, until_ms=_lock_end(bucket, locking, info))
+        stored = replace(info, path=storage.stored_name(item.path))
+        return replace(item, size=info.size, until_ms=_lock_end(bucket, locking, stored))
 
     with ThreadPoolExecutor(_ASKING) as pool:
         described = list(pool.map(describe, held[:DESCRIBED_MAX]))
@@ -60,11 +61,11 @@ class HidingBucket:
 
     bucket: Bucket
 
-    def held(self, objects: Iterable[ObjectInfo]) -> list[HeldObject]:
+    def held(self, storage: Storage, objects: Iterable[ObjectInfo]) -> list[HeldObject]:
         """The objects, as they will be held once they are deleted. Asks for their locks, so call it before."""
 
         def hold(info: ObjectInfo) -> HeldObject:
-            lock = _told(lambda: self.bucket.lock_of(info.path))
+            lock = _told(lambda: self.bucket.lock_of(storage.stored_name(info.path)))
             until_ms = None if lock is None else lock.until_ms
             return HeldObject(path=info.path, reason=HIDDEN, size=info.size, until_ms=until_ms)
 
