@@ -29,6 +29,7 @@ from maxbrod.layouts.kafka.reader import log_bytes_max, read_logs, read_object
 from maxbrod.model import INT64_MAX, PartitionId
 from maxbrod.restore.state import STAGED, stagings_done, stagings_left, stored_objects
 from maxbrod.storage.interface import ObjectInfo
+from maxbrod.work.held import find_held
 
 Wanted = Callable[[PartitionId, int, int], ErasedRecords | None]
 _REBUILD: Final = "the catalog is being rebuilt: run 'maxbrod erase --again' afterwards"
@@ -75,7 +76,8 @@ def delete_old(
             if not _may_hold(archive, info, wanted):
                 continue
             why = "no commit has named it: a run under way, or one that was killed; 'maxbrod gc' deletes it by its age"
-            found.kept.append(KeptObject(path=info.path, bytes=info.size, why=why))
+            until_ms = held[info.path].until_ms if info.path in held else None
+            found.kept.append(KeptObject(path=info.path, bytes=info.size, why=why, until_ms=until_ms))
         elif rebuild is not None:
             found.kept.append(KeptObject(path=info.path, bytes=info.size, why=_REBUILD))
         else:
@@ -152,6 +154,8 @@ def _delete(archive: Archive, going: Sequence[ObjectInfo], found: Deletion) -> N
                 archive.storage.delete([info.path])
             except MaxbrodError as error:
                 refusals[info.path] = error.message
+    held = {item.path: item for item in find_held(archive.storage, archive.url, archive.options)}
+    refusals |= {path: item.reason for path, item in held.items()}
     folders = {info.path.rpartition("/")[0] for info in going}
     there = {info.path for folder in sorted(folders) for info in archive.storage.list(folder)}
     for info in going:
