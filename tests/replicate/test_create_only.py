@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maxbrod.archive.passing import HEARTBEATS, LEASE, MEMBERS, REPLICATION, passed
+from maxbrod.archive.signs_of_life import HEARTBEATS, LEASE, MEMBERS, REPLICATION, passed
 from maxbrod.config import StorageConfig
 from maxbrod.model import PartitionId
 from maxbrod.replicate.archive_lease import ArchiveLease, ArchiveMembers, read_lives

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.archive.passing import HEARTBEATS, thinned
+from maxbrod.archive.signs_of_life import HEARTBEATS, thinned
 from maxbrod.model import PartitionId
 from maxbrod.replicate.heartbeat import (
     Heartbeat,

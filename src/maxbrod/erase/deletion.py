@@ -76,8 +76,7 @@ def delete_old(
             if not _may_hold(archive, info, wanted):
                 continue
             why = "no commit has named it: a run under way, or one that was killed; 'maxbrod gc' deletes it by its age"
-            until_ms = held[info.path].until_ms if info.path in held else None
-            found.kept.append(KeptObject(path=info.path, bytes=info.size, why=why, until_ms=until_ms))
+            found.kept.append(KeptObject(path=info.path, bytes=info.size, why=why))
         elif rebuild is not None:
             found.kept.append(KeptObject(path=info.path, bytes=info.size, why=_REBUILD))
         else:
@@ -161,7 +160,8 @@ def _delete(archive: Archive, going: Sequence[ObjectInfo], found: Deletion) -> N
     for info in going:
         if info.path in there:
             why = f"the store keeps it: {refusals.get(info.path, 'it is still listed after its deletion')}"
-            found.kept.append(KeptObject(path=info.path, bytes=info.size, why=why))
+            until_ms = held[info.path].until_ms if info.path in held else None
+            found.kept.append(KeptObject(path=info.path, bytes=info.size, why=why, until_ms=until_ms))
         else:
             found.deleted, found.bytes = found.deleted + 1, found.bytes + info.size
 

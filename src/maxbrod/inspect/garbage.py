@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from maxbrod.archive.archive import Archive
-from maxbrod.archive.passing import REPLICATION, passed
+from maxbrod.archive.signs_of_life import REPLICATION, passed
 from maxbrod.archive.undo import PRUNES, SLACK_MS, named_by_undo, undoable
 from maxbrod.archive.unlisted import UnlistedRange, find_lost_end, find_unlisted
 from maxbrod.archive.upkeep import read_clocks, rebuild_under_way
@@ -116,18 +116,8 @@ def collect_garbage(
     garbage = [found for found in garbage if found.path not in kept]
     held: tuple[HeldObject, ...] = ()
     if delete:
-        paths = [found.path for found in garbage]
-        hiding = find_hiding(archive.url, archive.options) if paths else None
-        hidden = [] if hiding is None else hiding.held(archive.storage, garbage)
-        dead, silent = _documents(archive, {found.path for found in listed}.difference(paths), now_ms - grace_s * 1000)
-        # First: what names an object as part of the archive must not outlive it. The others say what it is not.
-        _delete(work, archive, dead, since_ms=now_ms - grace_s * 1000)
-        _delete(work, archive, paths, since_ms=now_ms - grace_s * 1000)
-        if silent:
-            archive.storage.delete(silent)
-        refused = find_held(archive.storage, archive.url, archive.options)
-        there = {item.path for item in refused}
-        held = (*refused, *(item for item in hidden if item.path not in there))
+        left = {found.path for found in listed}.difference(found.path for found in garbage)
+        held = _sweep(work, archive, garbage, left, since_ms=now_ms - grace_s * 1000)
     return GarbageReport(
         archive=archive.url,
         version=version,
@@ -143,6 +133,23 @@ def collect_garbage(
         held_objects=held,
         held_bytes=sum(item.size or 0 for item in held),
     )
+
+
+def _sweep(
+    work: Work, archive: Archive, garbage: Sequence[ObjectInfo], left: Collection[str], *, since_ms: int
+) -> tuple[HeldObject, ...]:
+    """Delete garbage, and documents of the ledger that tell nothing once only `left` is there; what the store keeps."""
+    hiding = find_hiding(archive.url, archive.options) if garbage else None
+    hidden = [] if hiding is None else hiding.held(archive.storage, garbage)
+    dead, silent = _documents(archive, left, since_ms)
+    # First: what names an object as part of the archive must not outlive it. The others say what it is not.
+    _delete(work, archive, dead, since_ms=since_ms)
+    _delete(work, archive, [found.path for found in garbage], since_ms=since_ms)
+    if silent:
+        archive.storage.delete(silent)
+    refused = find_held(archive.storage, archive.url, archive.options)
+    there = {item.path for item in refused}
+    return (*refused, *(item for item in hidden if item.path not in there))
 
 
 def _refused(archive: Archive, message: str, hint: str | None = None) -> RefusedError:

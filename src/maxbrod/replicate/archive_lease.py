@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod import strict_json
 from maxbrod.archive.numbered import NumberedDocuments
-from maxbrod.archive.passing import LEASE, MEMBERS
+from maxbrod.archive.signs_of_life import LEASE, MEMBERS
 from maxbrod.errors import MaxbrodError, ObjectNotFoundError, UnavailableError
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.shares import Lease, Member, Members, Posted

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod import strict_json
-from maxbrod.archive.passing import HEARTBEATS, thinned
+from maxbrod.archive.signs_of_life import HEARTBEATS, thinned
 from maxbrod.errors import CorruptDataError, ForbiddenError, ObjectNotFoundError
 from maxbrod.model import PartitionId
 

@@ -430,7 +430,7 @@ def _plain(secret: SecretStr | None) -> str | None:
     return None if secret is None else secret.get_secret_value()
 
 
-class Guard:
+class WriteGuard:
     """The writes of an archive in S3 that must not be changed: objects are locked, and no upload overwrites one.
 
     If the bucket locks every object by itself, for long enough, puts do not ask for it: a writer then needs no right to

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
     from maxbrod.board import TaskStop
-    from maxbrod.storage.bucket import Guard
+    from maxbrod.storage.bucket import WriteGuard
 
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class RemoteStorage(Storage):
         *,
         retries: RetryPolicy,
         attributes: Mapping[str, str],
-        guard: Guard | None = None,
+        guard: WriteGuard | None = None,
     ) -> None:
         super().__init__(url)
         self._clients = clients

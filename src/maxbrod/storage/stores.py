@@ -20,7 +20,7 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 from maxbrod.board import seat_of_task, stop_of_task
 from maxbrod.config import AzureConfig, EncryptionConfig, GcsConfig, S3Config, StorageConfig
 from maxbrod.errors import AccessDeniedError, MaxbrodError, ObjectExistsError, RefusedError, UsageError
-from maxbrod.storage.bucket import Bucket, Guard, LockRule
+from maxbrod.storage.bucket import Bucket, LockRule, WriteGuard
 from maxbrod.storage.composed import CountedStorage, CreateOnlyStorage, JoinedStorage, is_joined
 from maxbrod.storage.interface import KEYS, SEAL, Storage
 from maxbrod.storage.local import LocalStorage
@@ -111,14 +111,14 @@ def _open_place(location: Location, options: StorageConfig) -> Storage:
     )
 
 
-def _guard(location: Location, options: StorageConfig) -> Guard | None:
+def _guard(location: Location, options: StorageConfig) -> WriteGuard | None:
     """What S3 needs beyond obstore for objects that must not be changed; None: nothing."""
     if location.scheme != "s3" or not (options.create_only or options.lock is not None):
         return None
     rule = None
     if options.lock is not None:
         rule = LockRule(mode=options.lock_mode, period_ms=int(options.lock * 1000))
-    return Guard(Bucket(location, options), rule=rule)
+    return WriteGuard(Bucket(location, options), rule=rule)
 
 
 def open_bucket(url: str, options: StorageConfig | None = None) -> Bucket | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from obstore import WritableFile
 
-    from maxbrod.storage.bucket import Guard
+    from maxbrod.storage.bucket import WriteGuard
     from maxbrod.storage.remote import RemoteStorage
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Upload(Writer):
 class GuardedUpload(Writer):
     """A large object in parts, as `Upload`, but locked if the archive is, and completed only if its name is free."""
 
-    def __init__(self, storage: RemoteStorage, path: str, guard: Guard) -> None:
+    def __init__(self, storage: RemoteStorage, path: str, guard: WriteGuard) -> None:
         self._storage, self._path, self._bucket, self._guard = storage, path, guard.bucket, guard
         self._write_id = uuid.uuid4().hex
         self._pending = bytearray()
