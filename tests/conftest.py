@@ -23,7 +23,10 @@ settings.load_profile("maxbrod")
 
 _OWN_SETTINGS = "_hypothesis_internal_use_settings"
 # What starts a server: Kafka and Spark take seconds, S3 is compiled at its first start.
-_SERVERS = frozenset({"azure", "azurite", "cluster", "cluster3", "fenced", "gcs", "java", "lying_s3", "s3", "spark"})
+_SERVERS = frozenset(
+    {"azure", "azurite", "cluster", "cluster3", "fenced", "gcs", "java", "locking_s3", "lying_s3", "s3", "spark"}
+    | {"versioned_s3"}
+)
 # The files that take longest, each about 20 s or more. They are handed out first: by default xdist begins
 # with the files of most tests, so that one of two workers would be left alone with these at the end.
 _LONGEST = (

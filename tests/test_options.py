@@ -55,6 +55,9 @@ SHARED = {
     "s3_path_style",
     "archive_key",
     "signing_key",
+    "create_only",
+    "lock",
+    "lock_mode",
 } | {each.name for each in declared(LogOptions)}
 
 # Two values of each kind: for the file, and for the flag that overrides it.

@@ -42,6 +42,7 @@ from maxbrod.kafka_section import SaslConfig as SaslConfig  # noqa: PLC0414
 from maxbrod.kafka_section import TlsConfig as TlsConfig  # noqa: PLC0414
 from maxbrod.kafka_section import from_java_properties as from_java_properties  # noqa: PLC0414
 from maxbrod.key.options import KeyOptions
+from maxbrod.lock.options import LockOptions
 from maxbrod.mount.options import MountOptions
 from maxbrod.option_values import Seconds, Words
 from maxbrod.options import Options, declared
@@ -191,6 +192,19 @@ class StorageConfig(SectionModel):
     azure: AzureConfig = AzureConfig()
     encryption: EncryptionConfig = Field(default_factory=EncryptionConfig.of_environment)
     signing: SigningConfig = SigningConfig()
+    create_only: bool = key(
+        "Create objects, and neither overwrite nor delete one. For a writer that may do neither: every put is "
+        "conditional, also the end of an upload in parts to S3. What should be deleted stays behind.",
+        default=False,
+    )
+    lock: Annotated[
+        Seconds | None,
+        Field(description="In S3: lock every new object for this long, such as 30d (Object Lock)."),
+    ] = None
+    lock_mode: Literal["governance", "compliance"] = key(
+        "The mode of these locks. compliance: nobody can end one, not even the owner of the account.",
+        default="governance",
+    )
     shared: bool = key("In a directory: give other users the access that the umask allows.", default=False)
     ca_file: Path | None = key("Authorities in PEM form to trust in addition to those of the system.")
     request_timeout_s: float = key("Seconds for one request, from connecting to its last byte.", default=60.0, gt=0)
@@ -275,6 +289,7 @@ class Config(SectionModel):
     prune: PruneOptions = PruneOptions()
     hold: HoldOptions = HoldOptions()
     key: KeyOptions = KeyOptions()
+    lock: LockOptions = LockOptions()
     repair: RepairOptions = RepairOptions()
     run: RunOptions = RunOptions()
     jobs: Annotated[dict[str, JobConfig], AfterValidator(demand_names)] = Field(

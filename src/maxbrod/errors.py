@@ -19,6 +19,7 @@
     │   └── UnsupportedFormatError  5  an unknown version, magic, codec or flag
     ├── ObjectNotFoundError         1  the storage has no object of that name
     ├── AccessDeniedError           1  credentials are missing, wrong, or do not allow it
+    │   └── ForbiddenError          1  the storage knows the user, and a rule or a lock forbids the operation
     ├── StorageFullError            1  no space or quota is left
     ├── OutputError                 1  standard output cannot be written
     ├── EnvironmentMissingError     1  this machine lacks something (Java, a jar, a port)
@@ -239,6 +240,10 @@ class ObjectNotFoundError(MaxbrodError):
 
 class AccessDeniedError(MaxbrodError):
     """Credentials are missing, wrong or expired, or do not allow the operation."""
+
+
+class ForbiddenError(AccessDeniedError):
+    """The storage knows the user, and a permission, a policy or a lock forbids the operation on this object."""
 
 
 class StorageFullError(MaxbrodError):

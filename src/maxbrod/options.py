@@ -370,6 +370,26 @@ class StorageOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImmutableOptions(Options):
+    """For verbs that fill an archive which nobody is to change."""
+
+    create_only: bool | None = option(
+        "Create objects, and neither overwrite nor delete one. For a writer that may do neither.",
+        ARCHIVE,
+        setting="storage.create_only",
+    )
+    lock: Seconds | None = option(
+        "In S3: lock every new object for this long, such as 30d.", ARCHIVE, "TIME", setting="storage.lock"
+    )
+    lock_mode: str | None = option(
+        "The mode of these locks: governance (default), or compliance, which nobody can end.",
+        ARCHIVE,
+        "governance|compliance",
+        setting="storage.lock_mode",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SparkOptions(Options):
     engine: str | None = option(
         "Where tasks run: auto (small work in this process, the rest on Spark), spark or local.",

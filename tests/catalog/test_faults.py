@@ -263,10 +263,10 @@ def test_the_catalog_is_in_no_cold_storage_class(tmp_path: Path) -> None:
     section = {"s3": {"storage_class": "GLACIER", "region": "r", "access_key_id": "a", "secret_access_key": "b"}}
     cloud = open_storage("s3://bucket", StorageConfig.model_validate(section))
     assert isinstance(cloud, RemoteStorage)
-    assert "Storage-Class" in cloud._marked("id")
+    assert "Storage-Class" in cloud.marked("id")
     hot = cloud.at_hand()
     assert isinstance(hot, RemoteStorage)
-    assert "Storage-Class" not in hot._marked("id")
+    assert "Storage-Class" not in hot.marked("id")
 
 
 def without_checksum(entry: Path) -> None:

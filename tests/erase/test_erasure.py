@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,10 @@ from maxbrod.archive.erasures import not_erased
 from maxbrod.archive.holds import add_hold, release_hold
 from maxbrod.batch.erased import hash_key
 from maxbrod.catalog.rows import Gap, decode_rows
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, AccessDeniedError, UsageError
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, UsageError
 from maxbrod.model import AbortedTransaction, GapReason
 from maxbrod.signature import read_key, verify_document
-from maxbrod.storage.local import LocalStorage
+from maxbrod.storage.beneath import Root
 from maxbrod.storage.stores import open_storage
 from support.erasures import erase, holds_bytes, read
 from support.keyed_archives import Keyed, batch, compact_keys, live_rows, transaction, without_spark
@@ -24,7 +25,7 @@ from support.native_logs import marker
 from support.signing_keys import pem_pair
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 ANNE, BEN = b"anne-4711", b"ben-0815"
@@ -178,15 +179,15 @@ def test_a_store_that_refuses_to_delete_keeps_one_object_and_the_others_go(
     for number in range(3):
         keyed.backup({0: [batch(number, (ANNE, b"1"))]}, packed=False)
     locked = segments(keyed.url)[1].path
-    delete = LocalStorage.delete
+    remove = Root.remove_file
 
-    def refuse(self: LocalStorage, paths: Iterable[str]) -> None:
-        chosen = list(paths)
-        if locked in chosen and says_so:
-            raise AccessDeniedError("a lock keeps it", object_name=locked)
-        delete(self, [path for path in chosen if path != locked])
+    def refuse(root: Root, name: str) -> None:
+        if name != locked:
+            remove(root, name)
+        elif says_so:
+            raise OSError(errno.EPERM, "a lock keeps it")
 
-    monkeypatch.setattr(LocalStorage, "delete", refuse)
+    monkeypatch.setattr(Root, "remove_file", refuse)
     report = erase(keyed.url, keys=["anne-4711"])
     assert (report.exit_code, report.deleted, [kept.path for kept in report.kept]) == (EXIT_INCOMPLETE, 2, [locked])
     assert ("a lock keeps it" in report.kept[0].why) == says_so

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maxbrod.archive.signs_of_life import HEARTBEATS, thinned
 from maxbrod.model import PartitionId
 from maxbrod.replicate.heartbeat import (
-    FOLDER,
     Heartbeat,
     Heartbeats,
     decode,
     encode,
     proven_at_ms,
     read_heartbeats,
-    thinned,
     write_heartbeat,
 )
 from maxbrod.storage.stores import open_storage
@@ -72,7 +71,7 @@ def test_a_heartbeat_that_is_half_copied_is_left_out_and_read_later(tmp_path: Pa
     storage = open_storage(str(tmp_path))
     for at_ms in (100, 200):
         write_heartbeat(storage, _beat(at_ms, one=at_ms))
-    path = tmp_path / FOLDER / f"{200:013d}.json"
+    path = tmp_path / HEARTBEATS / f"{200:013d}.json"
     whole = path.read_bytes()
     path.write_bytes(whole[:20])
     beats = Heartbeats()

@@ -14,6 +14,7 @@ from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
 from maxbrod.sandbox.jars import run_tool
 from maxbrod.sandbox.spec import CLIENTS_DIR
 from maxbrod.sandbox.topics import create_topic
+from maxbrod.storage.beneath import Root
 from maxbrod.storage.failures import translate_os
 from maxbrod.storage.local import LocalStorage
 
@@ -170,14 +171,43 @@ def test_a_full_disk_is_told(
 def test_a_key_that_may_not_delete_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(storage: LocalStorage, paths: object) -> None:
-        raise translate_os(OSError(errno.EACCES, "denied"), "delete", storage.name_of(str(paths)))
+    def refuse(_root: Root, _name: str) -> None:
+        raise OSError(errno.EACCES, "denied")
 
-    monkeypatch.setattr(LocalStorage, "delete", refuse)
+    monkeypatch.setattr(Root, "remove_file", refuse)
     code, found = examine(capsys, "--archive", str(tmp_path))
     assert code == EXIT_DONE
     assert states(found["storage"]) == ["WARN", "OK"]
     assert "may list, create and read in" in found["storage"][1]["text"]
+
+
+@pytest.mark.parametrize(
+    ("server", "lock", "code", "says"),
+    [
+        ("locking_s3", None, 0, "keeps no older versions"),
+        ("versioned_s3", None, 0, "keeps older versions; Object Lock is on, and locks nothing by itself"),
+        ("versioned_s3", "30d", 0, "backups lock theirs for 30 d"),
+        ("s3", None, 0, "has no Object Lock"),
+        ("s3", "30d", 5, "has no Object Lock"),
+    ],
+)
+def test_what_a_bucket_keeps_and_locks_is_told(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    server: str,
+    lock: str | None,
+    code: int,
+    says: str,
+) -> None:
+    store = request.getfixturevalue(server)
+    file = tmp_path / "maxbrod.yaml"
+    section = {**store.storage_section(), **({} if lock is None else {"lock": lock})}
+    file.write_text(json.dumps({"archive": f"{store.url}/archive", "storage": section}))
+    file.chmod(0o600)
+    found, findings = examine(capsys, "-c", str(file))
+    assert says in findings["lock"][0]["text"]
+    assert found == code
 
 
 def test_init_writes_a_private_file_that_every_verb_can_read(

@@ -22,6 +22,7 @@ from maxbrod.storage.settings import settings_of
 from maxbrod.storage.stores import open_storage
 from maxbrod.storage.urls import parse_url
 from support.s3 import loopback_server
+from support.storages import delete_all
 
 if TYPE_CHECKING:
     import socket
@@ -44,7 +45,7 @@ def acts(storage: Storage) -> dict[str, Callable[[], object]]:
         "put": lambda: storage.put("x", b"x"),
         "get": lambda: storage.get("x"),
         "list": lambda: list(storage.list()),
-        "delete": lambda: storage.delete(["x"]),
+        "delete": lambda: delete_all(storage, ["x"]),
     }
 
 

@@ -38,7 +38,7 @@ from maxbrod.sandbox.proxy.faults import (
 )
 from maxbrod.storage.stores import open_storage, probe_conditional_puts
 from support.clouds import KINDS, Cloud
-from support.storages import s3_options
+from support.storages import delete_all, s3_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ OPERATIONS: dict[str, Callable[[Storage], object]] = {
     "get_range": lambda storage: storage.get_range("old", 1, 2),
     "head": lambda storage: storage.head("old"),
     "list": lambda storage: list(storage.list()),
-    "delete": lambda storage: storage.delete(["old"]),
+    "delete": lambda storage: delete_all(storage, ["old"]),
 }
 CHANGES = {"put", "delete"}
 

@@ -25,7 +25,7 @@ from maxbrod.sandbox.proxy.faults import (
     Throttle,
 )
 from maxbrod.sandbox.s3 import S3Server
-from maxbrod.storage.remote import PART_BYTES
+from maxbrod.storage.uploads import PART_BYTES
 from support.clouds import KINDS, Cloud, Kind
 from support.gcs import GcsDouble
 

@@ -9,7 +9,15 @@ import pytest
 from obstore.exceptions import GenericError
 
 from maxbrod.config import StorageConfig
-from maxbrod.errors import AccessDeniedError, MaxbrodError, StorageFullError, UnavailableError, UsageError
+from maxbrod.errors import (
+    AccessDeniedError,
+    ForbiddenError,
+    MaxbrodError,
+    RefusedError,
+    StorageFullError,
+    UnavailableError,
+    UsageError,
+)
 from maxbrod.sandbox.security import CA_FILE, write_certificates
 from maxbrod.storage.failures import translate
 from maxbrod.storage.stores import open_storage
@@ -32,7 +40,7 @@ SIGNED = "Error performing GET https://me.blob.core.windows.net/c/x?sv=2025&sig=
         (METADATA + "HTTP error: error sending request\n\nDebug: HttpError {\n kind: Timeout,", UnavailableError),
         (METADATA + "Server returned non-2xx status code: 503 Service Unavailable: ", UnavailableError),
         (METADATA + "Server returned non-2xx status code: 404 Not Found: ", AccessDeniedError),
-        (SIGNED + "Server returned non-2xx status code: 403 Forbidden: geheim", AccessDeniedError),
+        (SIGNED + "Server returned non-2xx status code: 403 Forbidden: geheim", ForbiddenError),
         (SIGNED + "Server returned non-2xx status code: 507 Insufficient Storage: geheim", StorageFullError),
         (SIGNED + "Server returned non-2xx status code: 418 I'm a teapot: geheim", MaxbrodError),
         (SIGNED + "something that nobody has seen before, geheim", MaxbrodError),
@@ -79,11 +87,18 @@ ANSWERED = "Error performing GET http://minio.example:9000/b?sig=geheim in 1ms -
             "TLS only",
             "https://",
         ),
+        (
+            ANSWERED
+            + "400 Bad Request: <Code>InvalidRequest</Code><Message>Content-MD5 OR x-amz-checksum- HTTP header",
+            RefusedError,
+            "checksum",
+            "storage.lock",
+        ),
         (ANSWERED + "403 Forbidden: <Code>SignatureDoesNotMatch</Code>", AccessDeniedError, "secret key", "keys"),
         (ANSWERED + "403 Forbidden: <Code>InvalidAccessKeyId</Code>", AccessDeniedError, "access key", "keys"),
         (ANSWERED + "403 Forbidden: <Code>AuthenticationFailed</Code>", AccessDeniedError, "SAS token", "keys"),
         (ANSWERED + "403 Forbidden: <Code>RequestTimeTooSkewed</Code>", AccessDeniedError, "clock", "set it"),
-        (ANSWERED + "403 Forbidden: <Code>AccessDenied</Code>", AccessDeniedError, "403", "s3:GetObject on bucket"),
+        (ANSWERED + "403 Forbidden: <Code>AccessDenied</Code>", ForbiddenError, "403", "s3:GetObject on bucket"),
         (ANSWERED + "404 Not Found: <Code>NoSuchBucket</Code>", UsageError, "no bucket bucket", "create it"),
         (ANSWERED + "404 Not Found: <Code>ContainerNotFound</Code>", UsageError, "no bucket bucket", "create it"),
         (

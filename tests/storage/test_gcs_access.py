@@ -17,6 +17,7 @@ from maxbrod.sandbox.proxy.server import FaultProxy
 from maxbrod.storage.stores import open_storage
 from support.gcs import RIGHTS, GcsDouble, gcs_double
 from support.s3 import loopback_server
+from support.storages import delete_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ def refusals(storage: Storage) -> dict[str, MaxbrodError]:
         "list": lambda: list(storage.list()),
         "replace": lambda: storage.replace("x", b"y"),
         "create": lambda: write_large(storage),
-        "delete": lambda: storage.delete(["x", "big"]),
+        "delete": lambda: delete_all(storage, ["x", "big"]),
     }
     for name, act in acts.items():
         try:

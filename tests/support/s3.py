@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from maxbrod.sandbox.proxy.server import FaultProxy
     from maxbrod.sandbox.s3 import LyingS3Server, S3Server
+    from support.immutable_s3 import CreateOnlyS3, LockingS3Server, VersionedS3Server
 
 
 @pytest.fixture
@@ -62,6 +63,32 @@ def proxied_store(s3: S3Server, s3_proxy: FaultProxy) -> S3Store:
     from obstore.store import S3Store
 
     return S3Store(**no_retries(s3.store_options(endpoint=s3_proxy.endpoint)))
+
+
+@pytest.fixture
+def create_only_s3(s3: S3Server, s3_proxy: FaultProxy) -> CreateOnlyS3:
+    """A server whose users can create objects, and neither overwrite nor delete one."""
+    from support.immutable_s3 import CreateOnlyS3, only_creating
+
+    return CreateOnlyS3(server=s3, proxy=only_creating(s3_proxy))
+
+
+@pytest.fixture
+def locking_s3(tmp_path: Path) -> Iterator[LockingS3Server]:
+    """A bucket with Object Lock, and without versions."""
+    from support.immutable_s3 import LockingS3Server
+
+    with LockingS3Server.start(tmp_path / "locking-s3") as server:
+        yield server
+
+
+@pytest.fixture
+def versioned_s3(tmp_path: Path) -> Iterator[VersionedS3Server]:
+    """A bucket with Object Lock and versions."""
+    from support.immutable_s3 import VersionedS3Server
+
+    with VersionedS3Server.start(tmp_path / "versioned-s3") as server:
+        yield server
 
 
 def no_retries(options: dict[str, Any], *, timeout_s: float = 30.0) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from support.clouds import KINDS, cloud_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from deltalake import DeltaTable
@@ -39,6 +39,14 @@ def s3_options(server: S3Server | LyingS3Server, **section: Any) -> StorageConfi
     from maxbrod.config import StorageConfig
 
     return StorageConfig.model_validate(s3_section(server, **section))
+
+
+def delete_all(storage: Storage, paths: Iterable[str]) -> None:
+    """Delete objects; ForbiddenError: the storage holds one of them."""
+    from maxbrod.errors import ForbiddenError
+
+    for item in storage.delete(paths):
+        raise ForbiddenError(item.reason, object_name=item.path, hint=item.hint)
 
 
 def delta_table(url: str, options: StorageConfig) -> DeltaTable:

@@ -203,6 +203,12 @@ DOCUMENTS: Final = (
     ),
     JsonDocument("repair", "The report of a repair.", report="repair.report:RepairReport"),
     JsonDocument("gc", "The garbage of an archive.", report="inspect.garbage:GarbageReport"),
+    JsonDocument(
+        "lock",
+        "The locks of what an archive needs.",
+        commands=("lock extend", "lock show"),
+        report="lock.report:LockReport",
+    ),
     JsonDocument("prune", "What goes, and why.", report="prune.report:PruneReport"),
     JsonDocument("prune-undo", "What came back, with `--undo`.", report="archive.undo:UndoReport", fields=_CODE),
     JsonDocument("hold", "A hold.", commands=("hold add", "hold release"), report="archive.holds:Hold"),

@@ -27,7 +27,7 @@ from maxbrod.cli.signals import stopping_by_signals
 from maxbrod.cli.verbs import at_work, end, load
 from maxbrod.errors import EXIT_DONE, UsageError
 from maxbrod.notices import Notice
-from maxbrod.options import PLACE, ClusterOptions, JsonOption, QuietOption, SparkOptions
+from maxbrod.options import PLACE, ClusterOptions, ImmutableOptions, JsonOption, QuietOption, SparkOptions
 from maxbrod.text import counted, human_bytes, human_time
 
 if TYPE_CHECKING:
@@ -36,7 +36,12 @@ if TYPE_CHECKING:
     from maxbrod.config import Config
 
 
-@command("backup", BackupOptions, before=(ClusterOptions, *PLACE), after=(SparkOptions, QuietOption, JsonOption))
+@command(
+    "backup",
+    BackupOptions,
+    before=(ClusterOptions, *PLACE, ImmutableOptions),
+    after=(SparkOptions, QuietOption, JsonOption),
+)
 def backup(call: Call[BackupOptions]) -> None:
     """Back up topics of a cluster into an archive.
 

@@ -34,7 +34,9 @@ from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.generations import GenerationChanges
 from maxbrod.catalog.ledger import begin_ledger, put_document
 from maxbrod.catalog.log import (
+    LAST_CHECKPOINT,
     LOG_FOLDER,
+    TABLE_FOLDER,
     Log,
     delete_expired,
     demand_checksums,
@@ -171,6 +173,11 @@ class Catalog(Queries):
     def refresh(self) -> None:
         """Read the newest version. Plans made before must be made again."""
         self._table = Catalog.open(self._storage)._table  # noqa: SLF001 - one of the same class
+
+    def own_paths(self) -> set[str]:
+        """The objects that this version is made of: entries and checkpoint of the log, its pointer, and data files."""
+        entries = {log_path(name) for name in self._table.log.files}
+        return {*entries, LAST_CHECKPOINT, *(f"{TABLE_FOLDER}/{file.path}" for file in self._table.files)}
 
     def follow(self) -> Followed | None:
         """The newest version by the entries since this one, which costs a request for each entry and for each file.

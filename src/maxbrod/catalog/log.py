@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from maxbrod import strict_json
 from maxbrod.bounds import check_object
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError
+from maxbrod.errors import CorruptDataError, ForbiddenError, ObjectNotFoundError
 from maxbrod.model import now_ms
 from maxbrod.storage.interface import ObjectInfo, Storage
 from maxbrod.storage.stores import is_sealed, locked
@@ -150,15 +151,27 @@ def put_checkpoint(storage: Storage, log: Log, checkpoint: bytes, pointer: bytes
     name = checkpoint_name(log.version)
     # The checkpoint before the pointer: a crash in between leaves a complete log.
     storage.put(log_path(name), checkpoint)
-    storage.replace(LAST_CHECKPOINT, pointer)
+    put_pointer(storage, pointer)
     # delta-rs reads the entry of the version that it commits onto, although the checkpoint contains it.
     return Log(log.version, {name: checkpoint, entry_name(log.version): log.files[entry_name(log.version)]})
+
+
+def put_pointer(storage: Storage, pointer: bytes) -> None:
+    """Let the pointer name a new checkpoint, if it may be overwritten.
+
+    An older one is as good: readers go on from there through entries and checkpoints, which `delete_expired` leaves. So
+    a writer that overwrites nothing writes none: it would stay where it is.
+    """
+    if not storage.creates_only:
+        with suppress(ForbiddenError):
+            storage.replace(LAST_CHECKPOINT, pointer)
 
 
 def delete_expired(storage: Storage, before: Callable[[list[str]], object] = lambda _: None) -> None:
     """Delete entries and checkpoints older than an hour that precede a checkpoint older than an hour.
 
-    `before` is called with their names; if it raises, nothing is deleted.
+    Nothing goes that a reader needs who begins at the pointer. `before` is called with the names of what goes; if it
+    raises, nothing is deleted.
     """
     listed = list(storage.list(LOG_FOLDER))
     before_ms = time_of(listed) - LOG_RETENTION_MS
@@ -166,9 +179,20 @@ def delete_expired(storage: Storage, before: Callable[[list[str]], object] = lam
     checkpoints = [int(matched[1]) for name, _ in old if (matched := _CHECKPOINT.fullmatch(name)) and not matched[2]]
     first = max(checkpoints, default=0)
     numbered = ((info.path, _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name)) for name, info in old)
-    expired = [path for path, matched in numbered if matched is not None and int(matched[1]) < first]
+    going = {path: int(matched[1]) for path, matched in numbered if matched is not None and int(matched[1]) < first}
+    pointed = _pointed_at(storage) if going else None
+    expired = [path for path, version in going.items() if pointed is None or version < pointed]
     before(expired)
     storage.delete(expired)
+
+
+def _pointed_at(storage: Storage) -> int | None:
+    """The version of the checkpoint that the pointer names; None: there is no pointer, or nobody can read it."""
+    try:
+        version = strict_json.parse(storage.get(LAST_CHECKPOINT))["version"]
+    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return version if isinstance(version, int) else None
 
 
 def time_of(listed: Iterable[ObjectInfo]) -> int:

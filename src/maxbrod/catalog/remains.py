@@ -30,7 +30,6 @@ from maxbrod.catalog.commits import NONCE_KEY, overtaken, widen
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.ledger import SliceKey, slice_keys
 from maxbrod.catalog.log import (
-    LAST_CHECKPOINT,
     LOG_FOLDER,
     TABLE_FOLDER,
     Log,
@@ -38,6 +37,7 @@ from maxbrod.catalog.log import (
     checkpoint_name,
     entry_name,
     log_path,
+    put_pointer,
     unchecked,
 )
 from maxbrod.catalog.schema import ADDED_COLUMNS, SCHEMA, TABLE_PROPERTIES, Kind
@@ -220,7 +220,7 @@ def replace_catalog(
     _put_entry(storage, version, entry)
     # The commit point: without it the entry lacks those before it.
     storage.put(log_path(checkpoint_name(version)), checkpoint)
-    storage.replace(LAST_CHECKPOINT, pointer)
+    put_pointer(storage, pointer)
 
 
 def _put_entry(storage: Storage, version: int, entry: bytes) -> None:

@@ -45,6 +45,7 @@ _GROUPS: Final = {
         "hold": "maxbrod.hold.cli:app",
         "evidence": "maxbrod.evidence.cli:app",
         "key": "maxbrod.key.cli:app",
+        "lock": "maxbrod.lock.cli:app",
     },
     "Restore": {
         "restore": "maxbrod.restore.cli:restore",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -12,11 +12,12 @@ import typer
 from maxbrod.board import Stop
 from maxbrod.cli.commands import Call
 from maxbrod.cli.log import showing_log
-from maxbrod.cli.output import print_json
+from maxbrod.cli.output import print_json, print_line
 from maxbrod.cli.progress import progress_bar
 from maxbrod.cli.signals import COMMITTING, ending_by_interrupt, stopping_by_signals
 
 if TYPE_CHECKING:
+    from maxbrod.storage.interface import HeldObject
     from maxbrod.work.progress import OnProgress
     from maxbrod.work.report import Report
     from maxbrod.work.work import Work
@@ -64,6 +65,12 @@ def looking(call: Call[Any], phase: str = "reading the archive") -> Iterator[OnP
     with ending_by_interrupt(), progress_bar(shown=not call.silent) as on_progress:
         on_progress(Progress(phase=phase))
         yield on_progress
+
+
+def print_held(held: Sequence[HeldObject]) -> None:
+    """Print what a verb wanted to delete and the store keeps, if there is anything."""
+    for line in load("work.held:held_words")(held) if held else ():
+        print_line(line)
 
 
 def end(call: Call[Any], report: Report, show: Show) -> NoReturn:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import out, print_line, table
-from maxbrod.cli.verbs import run_verb
+from maxbrod.cli.verbs import print_held, run_verb
 from maxbrod.compact.options import CompactOptions
 from maxbrod.options import PLACE, JsonOption, LookOptions, QuietOption, SparkOptions
 from maxbrod.text import counted, human_bytes
@@ -83,6 +83,7 @@ def _print(report: CompactReport, *, quiet: bool) -> None:
         if topic.larger is not None:
             grown = human_bytes((topic.new_bytes or 0) - topic.bytes)
             print_line(f"{topic.topic} takes {grown} more than before: {topic.larger}")
+    print_held(report.held_objects)
     print_line(_words_by_key(report) if by_key else _words(report))
 
 

@@ -19,6 +19,7 @@ from maxbrod.errors import (
     UnsupportedFormatError,
 )
 from maxbrod.model import now_ms
+from maxbrod.storage.interface import HeldObject
 from maxbrod.work.report import Report
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class CompactReport(Report):
     interrupted: bool = False
     cut: str | None = None
     """The run up to which records were compacted by key. None: segments were merged."""
+    held_objects: tuple[HeldObject, ...] = ()
+    """Objects that were to be deleted, and that a lock or a missing right keeps."""
 
     @property
     def exit_code(self) -> int:
@@ -120,6 +123,7 @@ class Tally:
         self._partitions: dict[str, set[tuple[str, int]]] = {}
         self.faults: list[CompactFault] = []
         self.overtaken = self.commits = 0
+        self.held_objects: tuple[HeldObject, ...] = ()
         self.run_id: str | None = None
         """The last run that was committed."""
 
@@ -162,6 +166,7 @@ class Tally:
             commits=self.commits,
             interrupted=self._work.is_stopped(),
             cut=self._cut,
+            held_objects=self.held_objects,
         )
 
     def _larger(self, topic: CompactedTopic) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.archive import Archive
@@ -21,8 +21,9 @@ from maxbrod.layouts.foreign import CompactionLimits, WriteOptions
 from maxbrod.layouts.kafka.format import Compression, CompressionMode
 from maxbrod.layouts.parquet.compaction import DAMAGED, compact_folder, partition_folders, plan_folder
 from maxbrod.layouts.parquet.survey import SegmentRange
-from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import HeldObject, Storage
 from maxbrod.storage.stores import open_storage
+from maxbrod.work.held import find_held
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.reach import Place
 
@@ -60,6 +61,8 @@ class TreeOutcome:
     faults: tuple[CompactFault, ...]
     left: Mapping[str, int]
     """The number of segments that stay as they are, by reason."""
+    held: tuple[HeldObject, ...] = ()
+    """Merged segments that the store does not delete."""
 
 
 def compact_tree(work: Work, archive: Archive) -> CompactReport:
@@ -106,6 +109,7 @@ def compact_tree(work: Work, archive: Archive) -> CompactReport:
     for outcome in outcomes:
         tally.leave(outcome.item.topic, outcome.left)
         tally.faults += outcome.faults
+        tally.held_objects += outcome.held
         for figures in outcome.merges:
             tally.add(outcome.item.topic, ("", outcome.item.partition), **figures)
     return tally.report()
@@ -114,7 +118,10 @@ def compact_tree(work: Work, archive: Archive) -> CompactReport:
 def merge_folders(context: TreeContext, items: Sequence[TreeItem]) -> list[TreeOutcome]:
     """Merge the segments of partitions, one after the other."""
     storage = open_storage(context.place.url, context.place.storage)
-    return [_merge_folder(storage, context, item) for item in items]
+    outcomes = [_merge_folder(storage, context, item) for item in items]
+    held = find_held(storage, context.place.url, context.place.storage)
+    of_folder = {item.folder: [found for found in held if found.path.startswith(f"{item.folder}/")] for item in items}
+    return [replace(outcome, held=tuple(of_folder[outcome.item.folder])) for outcome in outcomes]
 
 
 def _merge_folder(storage: Storage, context: TreeContext, item: TreeItem) -> TreeOutcome:

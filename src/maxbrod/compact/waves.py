@@ -29,6 +29,7 @@ from maxbrod.layouts.foreign import CompactionLimits
 from maxbrod.layouts.kafka.format import Compression
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import now_ms
+from maxbrod.work.held import find_held
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.windows import cut_waves, spread
 
@@ -115,6 +116,7 @@ class Compaction(ABC, Generic[Plan]):
             self._commit(wave, changes)
         if self.work.is_stopped() and not self._recorded:
             self._commit((), [])
+        self.tally.held_objects = find_held(self.archive.storage, self.archive.url, self.archive.options)
         return self.tally.report()
 
     @abstractmethod

@@ -29,6 +29,7 @@ from maxbrod.layouts.kafka.reader import log_bytes_max, read_logs, read_object
 from maxbrod.model import INT64_MAX, PartitionId
 from maxbrod.restore.state import STAGED, stagings_done, stagings_left, stored_objects
 from maxbrod.storage.interface import ObjectInfo
+from maxbrod.work.held import find_held
 
 Wanted = Callable[[PartitionId, int, int], ErasedRecords | None]
 _REBUILD: Final = "the catalog is being rebuilt: run 'maxbrod erase --again' afterwards"
@@ -152,12 +153,15 @@ def _delete(archive: Archive, going: Sequence[ObjectInfo], found: Deletion) -> N
                 archive.storage.delete([info.path])
             except MaxbrodError as error:
                 refusals[info.path] = error.message
+    held = {item.path: item for item in find_held(archive.storage, archive.url, archive.options)}
+    refusals |= {path: item.reason for path, item in held.items()}
     folders = {info.path.rpartition("/")[0] for info in going}
     there = {info.path for folder in sorted(folders) for info in archive.storage.list(folder)}
     for info in going:
         if info.path in there:
             why = f"the store keeps it: {refusals.get(info.path, 'it is still listed after its deletion')}"
-            found.kept.append(KeptObject(path=info.path, bytes=info.size, why=why))
+            until_ms = held[info.path].until_ms if info.path in held else None
+            found.kept.append(KeptObject(path=info.path, bytes=info.size, why=why, until_ms=until_ms))
         else:
             found.deleted, found.bytes = found.deleted + 1, found.bytes + info.size
 

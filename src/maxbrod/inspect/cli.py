@@ -13,7 +13,7 @@ from rich.text import Text
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import ending, out, print_json, print_json_line, print_line, print_promises, table
 from maxbrod.cli.signals import stopping_by_signals
-from maxbrod.cli.verbs import at_work, load, looking
+from maxbrod.cli.verbs import at_work, load, looking, print_held
 from maxbrod.errors import EXIT_DONE, UsageError
 from maxbrod.inspect.options import GcOptions, LsOptions, ShowOptions, StatusOptions
 from maxbrod.layouts.registry import NATIVE
@@ -424,10 +424,13 @@ def _print_garbage(report: GarbageReport, grace: str) -> None:
             shown.add_row(found.path, human_bytes(found.size), human_time(found.modified_ms, to="minute"))
         out.print(shown)
     what = "deleted" if report.deleted else "would be deleted"
+    if report.held_objects:
+        what += f", of which {human_bytes(report.held_bytes)} are held"
     print_line(
         f"{counted(len(report.objects), 'object')} of {human_bytes(report.bytes)} {what}; "
         f"{report.named_objects:,} {'is' if report.named_objects == 1 else 'are'} in use"
     )
+    print_held(report.held_objects)
     if report.young_objects:
         young = human_bytes(report.young_bytes)
         why = f"written, or put out of use, within {grace}: a run or a reader may need them"

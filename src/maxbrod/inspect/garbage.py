@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from maxbrod.archive.archive import Archive
+from maxbrod.archive.signs_of_life import REPLICATION, passed
 from maxbrod.archive.undo import PRUNES, SLACK_MS, named_by_undo, undoable
 from maxbrod.archive.unlisted import UnlistedRange, find_lost_end, find_unlisted
 from maxbrod.archive.upkeep import read_clocks, rebuild_under_way
@@ -27,7 +28,8 @@ from maxbrod.catalog.ledger import documents_in, read_ledger
 from maxbrod.config import Config
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, RefusedError, StoppedError, UsageError
 from maxbrod.restore.state import stagings_left
-from maxbrod.storage.interface import ObjectInfo
+from maxbrod.storage.interface import HeldObject, ObjectInfo
+from maxbrod.work.held import find_held, find_hiding
 from maxbrod.work.work import Work
 
 FOLDERS: Final = ("packs", "probes", PRUNES, "segments", "snapshots")
@@ -55,6 +57,9 @@ class GarbageReport:
     """Prunes whose grace period is over by this machine's clock, but not by the newest backup: their objects stay."""
     unlisted: tuple[UnlistedRange, ...] = ()
     """Records in other objects that no row names, and which the catalog lacks: these objects stay."""
+    held_objects: tuple[HeldObject, ...] = ()
+    """Garbage that was to be deleted, and that a lock, the bucket's versions or a missing right keeps."""
+    held_bytes: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -90,6 +95,7 @@ def collect_garbage(
     with work.looking("listing objects"):
         listed = [found for folder in FOLDERS for found in archive.storage.list(folder)]
         listed += stagings_left(archive.storage)
+        listed += passed(archive.storage.list(REPLICATION))
     with work.looking("reading the catalog"):
         archive.catalog.refresh()
         named = archive.catalog.path_set()
@@ -108,14 +114,10 @@ def collect_garbage(
         unlisted = find_unlisted(archive.storage, _own(archive), garbage)
     kept = {range_.path for range_ in unlisted}
     garbage = [found for found in garbage if found.path not in kept]
+    held: tuple[HeldObject, ...] = ()
     if delete:
-        paths = [found.path for found in garbage]
-        dead, silent = _documents(archive, {found.path for found in listed}.difference(paths), now_ms - grace_s * 1000)
-        # First: what names an object as part of the archive must not outlive it. The others say what it is not.
-        _delete(work, archive, dead, since_ms=now_ms - grace_s * 1000)
-        _delete(work, archive, paths, since_ms=now_ms - grace_s * 1000)
-        if silent:
-            archive.storage.delete(silent)
+        left = {found.path for found in listed}.difference(found.path for found in garbage)
+        held = _sweep(work, archive, garbage, left, since_ms=now_ms - grace_s * 1000)
     return GarbageReport(
         archive=archive.url,
         version=version,
@@ -128,7 +130,26 @@ def collect_garbage(
         named_objects=len(listed) - len(unnamed),
         prunes_waiting=tuple(prune.run_id for prune in prunes if prune.until_ms <= now_ms - SLACK_MS),
         unlisted=tuple(unlisted),
+        held_objects=held,
+        held_bytes=sum(item.size or 0 for item in held),
     )
+
+
+def _sweep(
+    work: Work, archive: Archive, garbage: Sequence[ObjectInfo], left: Collection[str], *, since_ms: int
+) -> tuple[HeldObject, ...]:
+    """Delete garbage, and documents of the ledger that tell nothing once only `left` is there; what the store keeps."""
+    hiding = find_hiding(archive.url, archive.options) if garbage else None
+    hidden = [] if hiding is None else hiding.held(archive.storage, garbage)
+    dead, silent = _documents(archive, left, since_ms)
+    # First: what names an object as part of the archive must not outlive it. The others say what it is not.
+    _delete(work, archive, dead, since_ms=since_ms)
+    _delete(work, archive, [found.path for found in garbage], since_ms=since_ms)
+    if silent:
+        archive.storage.delete(silent)
+    refused = find_held(archive.storage, archive.url, archive.options)
+    there = {item.path for item in refused}
+    return (*refused, *(item for item in hidden if item.path not in there))
 
 
 def _refused(archive: Archive, message: str, hint: str | None = None) -> RefusedError:

@@ -10,7 +10,7 @@ import typer
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import out, print_json, print_json_with, print_line, table
-from maxbrod.cli.verbs import at_work, load
+from maxbrod.cli.verbs import at_work, load, print_held
 from maxbrod.errors import EXIT_DONE, EXIT_INCOMPLETE, UsageError
 from maxbrod.option_values import parse_duration_s
 from maxbrod.options import PLACE, JsonOption, LookOptions
@@ -121,6 +121,7 @@ def _print(report: PruneReport, *, about_runs: bool) -> None:
         out.print(shown)
         if len(report.runs) > _LINES_MAX:
             print_line(f"and {counted(len(report.runs) - _LINES_MAX, 'older run')}: see --json")
+    print_held(report.held_objects)
     go = "are gone" if report.applied else "would go"
     segments = f"{counted(report.going.segments, 'segment')} of {human_bytes(report.going.bytes)}"
     print_line(

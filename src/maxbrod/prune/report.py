@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from maxbrod.errors import EXIT_DONE
 from maxbrod.prune.plan import WORDS, JudgedRows, Reason, numbers_of
+from maxbrod.storage.interface import HeldObject
 from maxbrod.work.report import Report
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class PruneReport(Report):
     """The time up to which ages count: the earliest of this machine's clock, the store's, and the newest backup."""
     idle_ms: int = 0
     """The distance from there to this machine's clock, if it is the newest backup."""
+    held_objects: tuple[HeldObject, ...] = ()
+    """Objects that were to be deleted, and that a lock or a missing right keeps."""
 
     @property
     def exit_code(self) -> int:

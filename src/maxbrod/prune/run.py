@@ -39,8 +39,9 @@ from maxbrod.prune.plan import PLAN_COLUMNS, FreedObjects, JudgedRows, Oversize,
 from maxbrod.prune.report import Item, PruneReport, items_of, totals_of
 from maxbrod.prune.runs import PERIODS, RunDecision, RunPolicy, RunToJudge, thin_runs
 from maxbrod.restore.state import others_interrupted
-from maxbrod.storage.interface import Storage
+from maxbrod.storage.interface import HeldObject, Storage
 from maxbrod.storage.stores import open_storage
+from maxbrod.work.held import find_held
 from maxbrod.work.work import Work
 
 GRACE_S: Final = 7 * 24 * 3600
@@ -146,7 +147,8 @@ def prune_archive(
         return found
 
     taken = take(archive, taking, clocks, grace_s=request.grace_s)
-    report = _report(archive, plans[0], clocks, applied=True)
+    held = find_held(archive.storage, archive.url, archive.options)
+    report = replace(_report(archive, plans[0], clocks, applied=True), held_objects=held)
     return report if taken is None else replace(report, run_id=taken.run_id, undo_until_ms=taken.undo_until_ms)
 
 
@@ -382,12 +384,15 @@ def _prune_foreign(archive: Archive, request: PruneRequest, clocks: Clocks, *, a
     # An object of which one part stays, because others overlap it, stays.
     going -= set(judged.kept["path"].to_pylist())
     delete = prune_of(survey.layout)
+    kept: tuple[HeldObject, ...] = ()
     if apply:
         # With what an earlier prune that was killed has left.
-        delete(open_storage(archive.url, archive.options), survey, going)
+        storage = open_storage(archive.url, archive.options)
+        delete(storage, survey, going)
+        kept = find_held(storage, archive.url, archive.options)
     plan = _Plan([], holds.active, FreedObjects())
     plan.add(judged)
-    return _report(archive, plan, clocks, applied=apply)
+    return replace(_report(archive, plan, clocks, applied=apply), held_objects=kept)
 
 
 def with_times(archive: Archive, rows: pa.Table, policy: SegmentPolicy) -> pa.Table:

@@ -11,14 +11,14 @@ import typer
 
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import print_json_with, print_line
-from maxbrod.cli.verbs import at_work, load
+from maxbrod.cli.verbs import at_work, load, print_held
 from maxbrod.notices import Notice
 from maxbrod.options import ArchiveOptions, ClusterOptions, JsonOption, SparkOptions, StorageOptions
 from maxbrod.repair.options import RepairOptions
-from maxbrod.text import counted, human_bytes
+from maxbrod.text import counted, human_bytes, human_time
 
 if TYPE_CHECKING:
-    from maxbrod.repair.report import RepairReport
+    from maxbrod.repair.report import OlderVersions, RepairReport
 
 _NOTICES_SHOWN: Final = 50
 
@@ -34,11 +34,16 @@ def repair(call: Call[RepairOptions]) -> None:
     something to repair. For objects that were deleted on purpose, and are not to be read again, use 'maxbrod check
     --repair'. A backup that runs at the same time is refused, or makes the repair refuse.
 
+    If somebody has deleted or overwritten objects in a bucket that keeps versions, --versions-before brings every
+    object back as it was before a time, and then looks at the archive without changing more.
+
     For example:
 
       maxbrod repair -a /backups/kafka
 
       maxbrod repair -a s3://backups/kafka --apply
+
+      maxbrod repair -a s3://backups/kafka --versions-before 2026-11-18T04:00Z --apply
 
       maxbrod repair -a s3://backups/kafka --deep --apply --bootstrap broker:9092
     """
@@ -73,6 +78,9 @@ def _print(report: RepairReport) -> None:
     count = max(len(report.notices), report.rows if report.action == "taken out" else 0)
     if count > _NOTICES_SHOWN:
         print_line(f"and {count - _NOTICES_SHOWN:,} more: see --json")
+    print_held(report.held_objects)
+    if report.older_versions is not None:
+        print_line(_came_back(report.older_versions))
     for path in report.unknown:
         print_line(f"not known: {path}")
     print_line(_words(report))
@@ -80,8 +88,25 @@ def _print(report: RepairReport) -> None:
         print_line("the source had all offsets that were lost: they are archived again")
 
 
+def _came_back(found: OlderVersions) -> str:
+    when = human_time(found.before_ms)
+    if not found.is_needed:
+        return f"every object is what it was before {when}"
+    come = "came back" if found.applied else "would come back"
+    words = f"{counted(found.objects, 'object')} of {human_bytes(found.bytes)} {come} as before {when}"
+    words += f", {found.copied:,} by copies" if found.copied else ""
+    if found.hidden:
+        hidden = counted(found.hidden, "file")
+        words += f"; {hidden} of the catalog that came later {'are hidden' if found.applied else 'would be hidden'}"
+    return words + (f"; {counted(found.later, 'later object')} left as they are" if found.later else "")
+
+
 def _words(report: RepairReport) -> str:
     match report.action:
+        case "brought back" if report.applied:
+            return "the catalog can be read, and every object that it names is there"
+        case "brought back":
+            return "nothing was changed, repeat with --apply"
         case "none" if report.lost_snapshots:
             lost = counted(report.lost_snapshots, "snapshot")
             return f"nothing was changed: {lost} cannot be made again; every segment that the catalog names is there"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from maxbrod.option_values import Time
 from maxbrod.options import Options, option
 
 
@@ -13,6 +14,11 @@ class RepairOptions(Options):
         default=False,
     )
     rebuild: bool = option("Rebuild the catalog even if it can be read.", default=False)
+    versions_before: Time | None = option(
+        "First bring every object back as it was before this time, from the older versions that the bucket keeps. Give "
+        "the time zone.",
+        metavar="TIME",
+    )
     single_writer: bool = option(
         "Promise that nobody else writes to this archive, on a store without conditional puts.", default=False
     )

@@ -12,6 +12,7 @@ from maxbrod.catalog.rows import Gap, Run, Segment
 from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE
 from maxbrod.model import now_ms
 from maxbrod.notices import Notice, worst_exit_code
+from maxbrod.storage.interface import HeldObject
 from maxbrod.work.report import Report
 
 _FINDINGS_MAX: Final = 1000
@@ -20,10 +21,34 @@ _FINDINGS_MAX: Final = 1000
 class Action(StrEnum):
     NONE = "none"
     """The catalog can be read, and every object that it names is there."""
+    BROUGHT_BACK = "brought back"
+    """Objects were deleted or overwritten: they come back from older versions."""
     REBUILT = "rebuilt"
     """The catalog is lost or damaged: it is made again from the objects."""
     TAKEN_OUT = "taken out"
     """Objects are lost or damaged: their offsets become gaps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OlderVersions:
+    """The objects that come back from the older versions of a bucket."""
+
+    before_ms: int
+    applied: bool
+    objects: int
+    """Objects that were deleted or overwritten since, and come back."""
+    bytes: int
+    copied: int
+    """Of these, the ones that are copied. The others are hidden by nothing but a marker, which is removed."""
+    hidden: int
+    """Files of the catalog that did not exist then: they are hidden, and stay as older versions."""
+    unchanged: int
+    later: int
+    """Other objects that did not exist then: they stay."""
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.objects or self.hidden)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +86,10 @@ class RepairReport(Report):
     notices: tuple[Notice, ...] = ()
     lost_snapshots: int = 0
     """Snapshots that runs of a readable catalog name and that are not there. A repair cannot make them again."""
+    held_objects: tuple[HeldObject, ...] = ()
+    """Objects that were to be deleted, and that a lock or a missing right keeps."""
+    older_versions: OlderVersions | None = None
+    """With `--versions-before`: what came back, or would. What follows was only looked at."""
     mended: bool = False
     """True if the source was read again, and had everything."""
 

@@ -23,12 +23,14 @@ from maxbrod.layouts.registry import detect_layout
 from maxbrod.model import MENDABLE
 from maxbrod.notices import Notice
 from maxbrod.repair.examine import RepairContext, RepairWork
+from maxbrod.repair.older_versions import bring_back
 from maxbrod.repair.rebuilt_catalog import rebuild_catalog
 from maxbrod.repair.removal import Notices, SliceSums, take_out
 from maxbrod.repair.report import Action, RepairReport
 from maxbrod.storage.interface import Storage
 from maxbrod.storage.stores import is_locked, locked, open_storage, probe_conditional_puts
 from maxbrod.text import counted
+from maxbrod.work.held import find_held
 from maxbrod.work.preflight import needs_storage
 from maxbrod.work.reach import Place
 from maxbrod.work.session import Session
@@ -44,6 +46,8 @@ def repair_archive(
     lost millions. `on_notice` is called for every one of these.
     UsageError: there is no archive of our own layout. RefusedError: another writer committed meanwhile.
     """
+    if work.config.repair.versions_before is not None:
+        return _bring_back(work, work.config.repair.versions_before, notices_max=notices_max, on_notice=on_notice)
     config, options = work.config, work.config.repair
     storage = open_storage(config.archive_url, config.storage)
     if is_locked(storage):
@@ -78,9 +82,37 @@ def repair_archive(
         report = take_out(repair, catalog, needed, notices)
         others = (*lost, *map(_unlisted_notice, unlisted))
         report = replace(report, lost_snapshots=len(lost), notices=(*report.notices, *others))
+    report = replace(report, held_objects=find_held(storage, storage.url, config.storage))
     if report.applied and report.action is not Action.NONE and config.kafka is not None:
         return _read_again(work, report, workers.opened)
     return report
+
+
+def _bring_back(
+    work: Work, before: str, *, notices_max: int | None, on_notice: Callable[[Notice], None] | None
+) -> RepairReport:
+    """Bring objects back, then look at the archive as any repair does, and change nothing more."""
+    if work.config.repair.rebuild:
+        raise UsageError("--versions-before and --rebuild exclude each other", hint="rebuild afterwards, if it must be")
+    found = bring_back(work, before)
+    applied = work.config.repair.apply
+    if found.is_needed and not applied:
+        return RepairReport(
+            archive=work.config.archive_url,
+            run_id=new_run_id(),
+            action=Action.BROUGHT_BACK,
+            applied=False,
+            problem=None,
+            version=None,
+            older_versions=found,
+        )
+    looks = replace(work.config.repair, apply=False, versions_before=None)
+    config = work.config.model_copy(update={"repair": looks, "kafka": None})
+    with Work(config, session=work.session, on_progress=work.on_progress, stop=work.stop) as looking:
+        report = repair_archive(looking, notices_max=notices_max, on_notice=on_notice)
+    if report.action is Action.NONE and found.is_needed:
+        report = replace(report, action=Action.BROUGHT_BACK, applied=True)
+    return replace(report, older_versions=found)
 
 
 def _reason_to_rebuild(unlisted: Sequence[UnlistedRange], *, asked: bool) -> str | None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod import strict_json
 from maxbrod.archive.numbered import NumberedDocuments
+from maxbrod.archive.signs_of_life import LEASE, MEMBERS
 from maxbrod.errors import MaxbrodError, ObjectNotFoundError, UnavailableError
 from maxbrod.model import TopicPartition, now_ms
 from maxbrod.replicate.shares import Lease, Member, Members, Posted
@@ -33,9 +34,8 @@ from maxbrod.replicate.sharing import Share
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
-FOLDER: Final = "replication/lease"
+FOLDER: Final = LEASE
 SHARES: Final = "replication/shares"
-MEMBERS: Final = "replication/members"
 _READS: Final = 20
 """The number of attempts to read a division that the leader deletes because it has told the next one."""
 
@@ -216,7 +216,7 @@ def _decode(number: int, data: memoryview) -> Note:
 
 
 class ArchiveMembers(Members):
-    """Each member has an object in the archive, which it replaces."""
+    """Each member has an object in the archive, which it replaces, or a folder if nothing may be overwritten."""
 
     def __init__(
         self, storage: Storage, instance: str, *, takeover_s: float, clock: Callable[[], float] = time.monotonic
@@ -227,7 +227,10 @@ class ArchiveMembers(Members):
     def _say(self, heard: int) -> None:
         life = Life(at_ms=now_ms(), takeover_ms=int(self._takeover_s * 1000))
         note = {"maxbrod": 1, "instance": self._instance, "count": self._count, "heard": heard, **asdict(life)}
-        self._storage.replace(f"{MEMBERS}/{self._instance}.json", json.dumps(note).encode())
+        if self._storage.creates_only:
+            self._storage.put(f"{MEMBERS}/{self._instance}/{self._count:012d}.json", json.dumps(note).encode())
+        else:
+            self._storage.replace(f"{MEMBERS}/{self._instance}.json", json.dumps(note).encode())
 
     def _take_back(self) -> None:
         if self._told is not None:
@@ -248,9 +251,15 @@ def read_lives(storage: Storage) -> dict[str, Life | None]:
 
 def _read_notes(storage: Storage) -> list[tuple[Member, Life | None]]:
     found = []
-    for each in storage.list(MEMBERS):
+    newest = {_member_of(info.path): info.path for info in storage.list(MEMBERS)}
+    for path in newest.values():
         with suppress(ObjectNotFoundError, ValueError, KeyError, TypeError):
-            note = strict_json.parse(storage.get(each.path))
+            note = strict_json.parse(storage.get(path))
             member = Member(instance=note["instance"], slot=0, count=int(note["count"]), heard=int(note["heard"]))
             found.append((member, read_life(note)))
     return found
+
+
+def _member_of(path: str) -> str:
+    """The instance that an object is of: the object's own name, or that of its folder."""
+    return path.removeprefix(f"{MEMBERS}/").partition("/")[0].removesuffix(".json")

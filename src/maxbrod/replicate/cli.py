@@ -23,6 +23,7 @@ from maxbrod.options import (
     PLACE,
     ArchiveOptions,
     ClusterOptions,
+    ImmutableOptions,
     JsonOption,
     QuietOption,
     SparkOptions,
@@ -68,7 +69,7 @@ _LONG: Final = (SparkOptions, QuietOption, JsonOption)
 
 
 @app.command()
-@command("replicate", EgressOptions, before=_FAR, after=_LONG)
+@command("replicate", EgressOptions, before=(*_FAR, ImmutableOptions), after=_LONG)
 def egress(call: Call[ReplicateOptions]) -> None:
     """In the source region: archive topics continuously, with a heartbeat of the source's log ends.
 

@@ -10,22 +10,20 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod import strict_json
-from maxbrod.errors import CorruptDataError, ObjectNotFoundError
+from maxbrod.archive.signs_of_life import HEARTBEATS, thinned
+from maxbrod.errors import CorruptDataError, ForbiddenError, ObjectNotFoundError
 from maxbrod.model import PartitionId
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
-FOLDER: Final = "replication/heartbeats"
 _FORMAT: Final = "maxbrod.heartbeat"
-_ALL_KEPT: Final = 8
-"""The newest heartbeats, of which none is thinned out."""
 _READ_MAX: Final = 64
 BEAT_EVERY_S: Final = 5.0
 """With a shorter interval not every one gets a heartbeat."""
@@ -72,8 +70,9 @@ def decode(data: bytes, object_name: str) -> Heartbeat:
 
 def write_heartbeat(storage: Storage, beat: Heartbeat) -> None:
     """Write one, and delete those that are no longer needed."""
-    storage.replace(f"{FOLDER}/{beat.at_ms:013d}.json", encode(beat))
-    names = {each.path: each.path.rpartition("/")[2].partition(".")[0] for each in storage.list(FOLDER)}
+    with suppress(ForbiddenError):  # another instance's of the same millisecond, and nothing may be overwritten
+        storage.replace(f"{HEARTBEATS}/{beat.at_ms:013d}.json", encode(beat))
+    names = {each.path: each.path.rpartition("/")[2].partition(".")[0] for each in storage.list(HEARTBEATS)}
     paths = {int(name) if name.isdigit() else 0: path for path, name in names.items()}
     kept = thinned(paths)
     if gone := [path for at_ms, path in paths.items() if at_ms not in kept]:
@@ -97,7 +96,7 @@ class Heartbeats:
         return [self._known[path] for path in sorted(self._known, reverse=True)]
 
     def _look(self, storage: Storage) -> None:
-        paths = sorted((each.path for each in storage.list(FOLDER)), reverse=True)[:_READ_MAX]
+        paths = sorted((each.path for each in storage.list(HEARTBEATS)), reverse=True)[:_READ_MAX]
         self._known = {path: beat for path, beat in self._known.items() if path in paths}
         for path in paths:
             if path not in self._known:
@@ -108,21 +107,6 @@ class Heartbeats:
 def read_heartbeats(storage: Storage) -> list[Heartbeat]:
     """All of them, newest first."""
     return Heartbeats().read(storage)
-
-
-def thinned(times_ms: Iterable[int]) -> set[int]:
-    """The heartbeats to keep: all of the newest, and of the older ones fewer the older they are."""
-    ordered = sorted(times_ms, reverse=True)
-    kept = set(ordered[:_ALL_KEPT])
-    if not ordered:
-        return kept
-    newest, spans = ordered[0], set[int]()
-    for at_ms in reversed(ordered[_ALL_KEPT:]):  # the oldest of each span stays: it never has to move to another one
-        span = (newest - at_ms).bit_length()
-        if span not in spans:
-            spans.add(span)
-            kept.add(at_ms)
-    return kept
 
 
 def proven_at_ms(beats: Sequence[Heartbeat], partition: PartitionId, end: int) -> int | None:

@@ -28,6 +28,7 @@ VERBS: Final = {
     "convert": "convert.cli:convert",
     "drill": "drill.cli:drill",
     "gc": "inspect.cli:gc",
+    "lock extend": "lock.cli:extend",
     "prune": "prune.cli:prune",
     "replicate egress": "replicate.cli:egress",
     "replicate ingress": "replicate.cli:ingress",

@@ -18,8 +18,16 @@ from typing import ClassVar, Final
 from maxbrod import __version__
 from maxbrod.archive.archive import open_archive
 from maxbrod.archive.runs import list_runs
-from maxbrod.config import Config
-from maxbrod.errors import EXIT_FAILED, EXIT_REFUSED, AccessDeniedError, MaxbrodError, NoArchiveError, gravest
+from maxbrod.config import Config, StorageConfig
+from maxbrod.errors import (
+    EXIT_FAILED,
+    EXIT_REFUSED,
+    AccessDeniedError,
+    EnvironmentMissingError,
+    MaxbrodError,
+    NoArchiveError,
+    gravest,
+)
 from maxbrod.inspect.status import free_bytes
 from maxbrod.java import find_java
 from maxbrod.model import CLOCKS_APART_MS, now_ms
@@ -27,8 +35,9 @@ from maxbrod.notices import Promise
 from maxbrod.setup.brokers import try_cluster
 from maxbrod.setup.findings import doubtful, failed, failed_with, well
 from maxbrod.setup.options import DoctorOptions
+from maxbrod.storage.bucket import NO_OBJECT_LOCK
 from maxbrod.storage.interface import ObjectInfo, Storage
-from maxbrod.storage.stores import open_storage, probe_conditional_puts
+from maxbrod.storage.stores import open_bucket, open_storage, probe_conditional_puts
 from maxbrod.text import counted, human_age, human_bytes, human_time
 from maxbrod.work.report import Report
 from maxbrod.work.work import Work
@@ -112,6 +121,7 @@ def _echo(_context: None, items: Sequence[int]) -> Sequence[int]:
 def _archive(url: str, config: Config, *, writes: bool) -> Iterator[Promise]:
     storage = open_storage(url, config.storage)
     yield from _store(storage, writes=writes)
+    yield from _bucket(url, config.storage)
     yield from _room("room", free_bytes(url), "in the archive")
     try:
         runs = list_runs(open_archive(url, config.storage, layout=config.layout))
@@ -138,19 +148,50 @@ def _store(storage: Storage, *, writes: bool) -> Iterator[Promise]:
         storage.get_range(readable.path, 0, 1)
         allowed.append("read")
     if created is not None:
-        try:
-            storage.delete([created.path])
+        held = storage.delete([created.path])
+        if not held:
             allowed.append("delete")
-        except AccessDeniedError as error:
-            text = "nothing can be deleted, which 'gc' and 'prune' need; backups do not"
-            yield doubtful("storage", text, error.hint)
+        elif storage.creates_only:
+            yield well("storage", "storage.create_only: nothing is overwritten or deleted; 'gc' needs another user")
+        else:
+            text = f"nothing can be deleted, which 'gc' needs; backups do not: {held[0].reason}"
+            yield doubtful("storage", text, held[0].hint)
     yield well("storage", f"this user may {_and(allowed)} in {storage.url}")
-    if "delete" in allowed and not probe_conditional_puts(storage):
+    if ("delete" in allowed or (created and storage.creates_only)) and not probe_conditional_puts(storage):
         hint = "use another store; or, if nothing else ever writes to this archive, --single-writer"
         text = "it ignores conditional puts: two writers would overwrite each other"
         yield failed("storage", text, hint, EXIT_REFUSED)
     if created is not None:
         yield _clock("the clock of the storage", created.modified_ms - now_ms())
+
+
+def _bucket(url: str, options: StorageConfig) -> Iterator[Promise]:
+    """What a bucket of S3 does against deletion: versions, and locks."""
+    wanted = options.lock is not None
+    try:
+        bucket = open_bucket(url, options)
+        if bucket is None:
+            return
+        versions, locking = bucket.keeps_versions(), bucket.locking()
+    except EnvironmentMissingError as error:
+        if wanted:
+            yield failed_with("lock", error)
+        return
+    except AccessDeniedError as error:
+        text = f"whether the bucket keeps versions and locks objects is not known: {error.message}"
+        yield doubtful("lock", text, error.hint) if wanted else well("lock", text)
+        return
+    kept = "keeps older versions" if versions else "keeps no older versions: what is deleted or overwritten is gone"
+    if not locking.enabled:
+        text = f"the bucket {kept}, and has no Object Lock"
+        yield failed("lock", text, NO_OBJECT_LOCK, EXIT_REFUSED) if wanted else well("lock", text)
+        return
+    rule = locking.default
+    days = "locks nothing by itself"
+    if rule is not None:
+        days = f"locks new objects for {human_age(rule.period_ms)} ({rule.mode})"
+    ours = "" if options.lock is None else f"; backups lock theirs for {human_age(int(options.lock * 1000))}"
+    yield well("lock", f"the bucket {kept}; Object Lock is on, and {days}{ours}")
 
 
 def _create(storage: Storage) -> ObjectInfo:

@@ -1,4 +1,6 @@
-"""Storages made of others: with our own objects laid over it, several directories joined to one, counted for a task."""
+"""Storages made of others: with our own objects laid over it, several directories joined to one, one that only creates,
+one that counts for a task.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import quote, unquote
 
-from maxbrod.errors import ObjectNotFoundError, RefusedError
-from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
+from maxbrod.errors import ForbiddenError, ObjectExistsError, ObjectNotFoundError, RefusedError
+from maxbrod.storage.interface import ByteRange, HeldObject, ObjectInfo, Storage, Writer
 from maxbrod.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class OverlaidStorage(Storage):
         self._objects = dict(objects)
         self._moved = tuple(f"{folder}/" for folder in moved)
         self._read_only = read_only
-        self.distant = base.distant
+        self.distant, self.creates_only = base.distant, base.creates_only
 
     def put(self, path: str, data: Buffer) -> None:
         self._base.put(self._target(path), data)
@@ -73,8 +75,15 @@ class OverlaidStorage(Storage):
             return (replace(info, path=info.path.removeprefix(f"{OWN_FOLDER}/")) for info in listed)
         return (info for info in self._base.list(folder) if not info.path.startswith(f"{OWN_FOLDER}/"))
 
-    def delete(self, paths: Iterable[str]) -> None:
-        self._base.delete([self._target(path) for path in paths])
+    def delete(self, paths: Iterable[str]) -> Sequence[HeldObject]:
+        held = self._base.delete([self._target(path) for path in paths])
+        return [replace(item, path=item.path.removeprefix(f"{OWN_FOLDER}/")) for item in held]
+
+    def held_back(self) -> Sequence[HeldObject]:
+        return self._base.held_back()
+
+    def stored_name(self, path: str) -> str:
+        return self._base.stored_name(self._place(path))
 
     def _place(self, path: str) -> str:
         return f"{OWN_FOLDER}/{path}" if path.startswith(self._moved) else path
@@ -146,9 +155,10 @@ class JoinedStorage(Storage):
     def create(self, path: str) -> Writer:
         self._refuse("create", path)
 
-    def delete(self, paths: Iterable[str]) -> None:
+    def delete(self, paths: Iterable[str]) -> Sequence[HeldObject]:
         for path in paths:
             self._refuse("delete", path)
+        return ()
 
     def _place(self, path: str) -> tuple[Storage, str]:
         part, _, rest = path.partition("/")
@@ -160,6 +170,73 @@ class JoinedStorage(Storage):
         raise RefusedError("log directories are read-only", operation=operation, object_name=self.name_of(path))
 
 
+class CreateOnlyStorage(Storage):
+    """A storage that creates objects, and neither overwrites nor deletes one, as its user may not either.
+
+    What should be overwritten stays as it is, and what should be deleted stays behind: each is said, and neither fails
+    a run. Somebody else, who may delete, looks after the archive.
+    """
+
+    def __init__(self, base: Storage) -> None:
+        super().__init__(base.url)
+        self._base = base
+        self.distant = base.distant
+        self.creates_only = True
+        self._held: dict[str, HeldObject] = {}
+
+    def name_of(self, path: str) -> str:
+        return self._base.name_of(path)
+
+    def at_hand(self) -> Storage:
+        hot = CreateOnlyStorage(self._base.at_hand())
+        hot._held = self._held
+        return hot
+
+    def held_back(self) -> Sequence[HeldObject]:
+        return tuple(self._held.values())
+
+    def put(self, path: str, data: Buffer) -> None:
+        self._base.put(path, data)
+
+    def replace(self, path: str, data: Buffer, *, metadata: Mapping[str, str] | None = None) -> None:
+        if metadata:
+            raise _create_only("replace", self.name_of(path))
+        try:
+            self._base.put(path, data)
+        except ObjectExistsError:
+            raise _create_only("replace", self.name_of(path)) from None
+
+    def create(self, path: str) -> Writer:
+        return self._base.create(path)
+
+    def get(self, path: str, *, size: int | None = None) -> memoryview:
+        return self._base.get(path, size=size)
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> Sequence[memoryview]:
+        return self._base.get_ranges(path, ranges)
+
+    def head(self, path: str) -> ObjectInfo:
+        return self._base.head(path)
+
+    def list(self, folder: str = "") -> Iterator[ObjectInfo]:
+        return self._base.list(folder)
+
+    def delete(self, paths: Iterable[str]) -> Sequence[HeldObject]:
+        error = _create_only("delete", self.url)
+        held = [HeldObject(path=path, reason=error.message, hint=error.hint) for path in paths]
+        self._held |= {item.path: item for item in held}
+        return held
+
+
+def _create_only(operation: str, name: str) -> ForbiddenError:
+    return ForbiddenError(
+        "storage.create_only: nothing is overwritten or deleted",
+        operation=operation,
+        object_name=name,
+        hint="somebody who may delete runs 'maxbrod gc --delete' and 'maxbrod compact'",
+    )
+
+
 class CountedStorage(Storage):
     """A storage that a task has opened: what is read through it counts as the progress of the task.
 
@@ -169,7 +246,7 @@ class CountedStorage(Storage):
     def __init__(self, base: Storage, seat: Seat) -> None:
         super().__init__(base.url)
         self._base, self._seat = base, seat
-        self.distant = base.distant
+        self.distant, self.creates_only = base.distant, base.creates_only
 
     def name_of(self, path: str) -> str:
         return self._base.name_of(path)
@@ -206,5 +283,11 @@ class CountedStorage(Storage):
         self._seat.check()
         return self._base.list(folder)
 
-    def delete(self, paths: Iterable[str]) -> None:
-        self._base.delete(paths)
+    def delete(self, paths: Iterable[str]) -> Sequence[HeldObject]:
+        return self._base.delete(paths)
+
+    def held_back(self) -> Sequence[HeldObject]:
+        return self._base.held_back()
+
+    def stored_name(self, path: str) -> str:
+        return self._base.stored_name(path)

@@ -16,6 +16,7 @@ from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, Unauth
 
 from maxbrod.errors import (
     AccessDeniedError,
+    ForbiddenError,
     MaxbrodError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -28,7 +29,10 @@ from maxbrod.errors import (
 
 _STATUS: Final = re.compile(r"(?:status |\()code: (\d{3})\b")
 """Of an answer, or of one object in the answer to a deletion of many."""
-_CODE: Final = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
+_CODE: Final = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>|\(code: ([A-Z][A-Za-z.]{1,63})\)")
+"""Of an answer, or of one object in the answer to a deletion of many."""
+_CHECKSUM: Final = re.compile(r"Content-MD5 OR x-amz-checksum-", re.IGNORECASE)
+_LOCKED: Final = re.compile(r"protected by object lock|is WORM protected")
 _CONNECTION: Final = re.compile(r"HttpError \{\s*kind: (\w+)")
 _GARBLED: Final = re.compile(r"Got invalid \w+(?: \w+)? response|Error getting \w+ response body")
 _NO_CREDENTIALS: Final = re.compile(r"169\.254\.169\.254|metadata\.google\.internal|/metadata/identity/")
@@ -98,6 +102,13 @@ _ACTIONS: Final = {
         **dict.fromkeys(("get", "get_ranges", "head"), "s3:GetObject"),
         "list": "s3:ListBucket",
         "delete": "s3:DeleteObject",
+        "locking": "s3:GetBucketObjectLockConfiguration",
+        "keeps_versions": "s3:GetBucketVersioning",
+        "lock_of": "s3:GetObjectRetention",
+        "set_lock": "s3:PutObjectRetention",
+        "list versions": "s3:ListBucketVersions",
+        "bring back": "s3:GetObjectVersion or s3:PutObject",
+        "remove version": "s3:DeleteObjectVersion",
     },
     "gs": {
         "put": "storage.objects.create",
@@ -144,7 +155,7 @@ def translate(error: Exception, operation: str, object_name: str) -> MaxbrodErro
     """Our error for one of obstore. Raise it `from None`, so that no traceback shows obstore's message."""
     text = str(error)
     status = int(found[1]) if (found := _STATUS.search(text)) else None
-    code = found[1] if (found := _CODE.search(text)) else None
+    code = (found[1] or found[2]) if (found := _CODE.search(text)) else None
     failure = _Failure(error=error, text=text, status=status, code=code, operation=operation, object_name=object_name)
     ours = _taken(failure) or _denied(failure) or _misdirected(failure) or _transient(failure) or _final(failure)
     ours.operation, ours.object_name = operation, object_name
@@ -177,7 +188,7 @@ def _from_errno(error: OSError) -> MaxbrodError:
         case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
             return StorageFullError(f"the disk is full: {reason}", hint="make room, then try again")
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            return AccessDeniedError(f"the file system does not allow it: {reason}", hint=_LOCAL_HINT)
+            return ForbiddenError(f"the file system does not allow it: {reason}", hint=_LOCAL_HINT)
         case errno.ELOOP:
             return RefusedError("this is a symbolic link, which maxbrod does not follow here")
         case errno.ENOTDIR | errno.EISDIR | errno.ENAMETOOLONG:
@@ -230,7 +241,9 @@ class _Failure:
 
 def _taken(failure: _Failure) -> MaxbrodError | None:
     exists = isinstance(failure.error, AlreadyExistsError) and (failure.status != 409 or failure.code in _CONFLICTS)
-    if exists or (failure.operation in {"put", "create"} and failure.code in _UNCHANGEABLE):
+    # A store may look at the lock of the object that is there before it looks at the condition.
+    unchangeable = failure.code in _UNCHANGEABLE or _LOCKED.search(failure.text)
+    if exists or (failure.operation in {"put", "create"} and unchangeable):
         return ObjectExistsError("the object already exists", hint="objects are never overwritten")
     return None
 
@@ -245,19 +258,21 @@ def _denied(failure: _Failure) -> MaxbrodError | None:
         )
     if _NO_TOKEN.search(failure.text) and failure.status not in _BUSY and failure.way is None:
         return AccessDeniedError(f"logging in for a token failed{failure.said}", hint=_KEYS_HINT)
-    if failure.code in _IMMUTABLE:
-        return AccessDeniedError(
-            f"a policy or a legal hold forbids to change or delete it{failure.said}", hint="wait until it ends"
+    if failure.code in _IMMUTABLE or _LOCKED.search(failure.text):
+        return ForbiddenError(
+            f"a lock, a policy or a legal hold forbids to change or delete it{failure.said}", hint="wait until it ends"
         )
     if failure.code in _DENIALS:
         message, hint = _DENIALS[failure.code]
         return AccessDeniedError(f"{message}{failure.said}", hint=hint)
-    if isinstance(failure.error, PermissionDeniedError | UnauthenticatedError) or failure.status in {401, 403}:
+    forbidden = failure.status == 403 or failure.code == "AccessDenied"
+    if forbidden or failure.status == 401 or isinstance(failure.error, PermissionDeniedError | UnauthenticatedError):
         action = _ACTIONS.get(failure.scheme, {}).get(failure.operation)
         lacking = (
             f"the credentials may lack {action} on {failure.bucket}; " if action else "the credentials may lack it; "
         )
-        return AccessDeniedError(f"the storage does not allow it{failure.said}", hint=lacking + _RIGHTS_HINT)
+        kind = ForbiddenError if forbidden else AccessDeniedError
+        return kind(f"the storage does not allow it{failure.said}", hint=lacking + _RIGHTS_HINT)
     return None
 
 
@@ -318,6 +333,8 @@ def _final(failure: _Failure) -> MaxbrodError:
         return UsageError(
             f"the bucket {failure.bucket} is in another region{failure.said}", hint=f"set s3.region to {region}"
         )
+    if failure.code == "InvalidRequest" and _CHECKSUM.search(failure.text):
+        return RefusedError("the bucket locks what is put into it, and demands a checksum", hint="set storage.lock")
     if failure.status == 501:
         return RefusedError(f"the storage does not support this{failure.said}", hint="use another kind of storage")
     return MaxbrodError(f"{failure.store} failed{failure.said or f': {type(failure.error).__name__}'}")

@@ -40,6 +40,19 @@ class ObjectInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldObject:
+    """An object that was to be deleted, and that a lock, a policy or a missing right keeps."""
+
+    path: str
+    reason: str
+    until_ms: int | None = None
+    """When its lock ends; None: unknown, or no lock keeps it."""
+    size: int | None = None
+    """None: unknown."""
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ByteRange:
     start: int
     size: int
@@ -99,6 +112,8 @@ class Storage(ABC):
     A storage does nothing with them: they are here because whoever writes to an archive has one."""
     encrypted: bool = False
     """True if it seals what is written and opens what is read."""
+    creates_only: bool = False
+    """True if it overwrites and deletes nothing, because its user may not."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -116,6 +131,14 @@ class Storage(ABC):
 
     def demand_records(self) -> None:  # noqa: B027 - most storages demand nothing
         """RefusedError: the key at hand writes records, and cannot read them."""
+
+    def stored_name(self, path: str) -> str:
+        """The name of an object in the store itself, below its root: an encrypted archive hides names."""
+        return path
+
+    def held_back(self) -> Sequence[HeldObject]:
+        """Every object that this storage was asked to delete, and that the store refused to delete."""
+        return ()
 
     def at_hand(self) -> Storage:
         """The same storage, but objects written through it are readable at once: never in a colder storage class."""
@@ -139,7 +162,7 @@ class Storage(ABC):
         lower-case letters, because stores disagree about everything else.
 
         When this returns the new object is durable. UnavailableError: it is the old or the new one; repeat the call.
-        Of two simultaneous writers either one wins.
+        Of two simultaneous writers either one wins. ForbiddenError: the storage overwrites nothing.
         """
 
     @abstractmethod
@@ -147,7 +170,8 @@ class Storage(ABC):
         """Write a large object piece by piece in bounded memory; see `Writer`.
 
         Nobody else may write to the name (ours carry a nonce). A taken name is refused as in `put`, but an upload of
-        several parts is not conditional: the store does not decide between two simultaneous writers.
+        several parts is conditional only in a storage that creates and never overwrites: elsewhere the store does not
+        decide between two simultaneous writers.
         """
 
     @abstractmethod
@@ -182,5 +206,8 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def delete(self, paths: Iterable[str]) -> None:
-        """Delete objects; a missing one counts as deleted. After an error some may be deleted: repeat the call."""
+    def delete(self, paths: Iterable[str]) -> Sequence[HeldObject]:
+        """Delete objects; a missing one counts as deleted. Return those that the storage refuses to delete.
+
+        One that is refused keeps none of the others. After an error some may be deleted: repeat the call.
+        """

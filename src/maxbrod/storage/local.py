@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from maxbrod.bounds import check_object
-from maxbrod.errors import MaxbrodError
+from maxbrod.errors import ForbiddenError, MaxbrodError
 from maxbrod.storage.beneath import Root, refused_link
 from maxbrod.storage.failures import too_short, translate_os
-from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
+from maxbrod.storage.interface import ByteRange, HeldObject, ObjectInfo, Storage, Writer
 from maxbrod.storage.urls import RESERVED, check_folder, check_name
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ class LocalStorage(Storage):
         self._root = Root(path, folder_mode=0o777 if shared else 0o700)
         self._file_mode = 0o666 if shared else 0o600
         self._tidied = False
+        self._held: dict[str, HeldObject] = {}
 
     def put(self, path: str, data: Buffer) -> None:
         with self.create(path) as writer:
@@ -188,10 +189,19 @@ class LocalStorage(Storage):
     def list(self, folder: str = "") -> Iterator[ObjectInfo]:
         return self._listed(check_folder(folder))
 
-    def delete(self, paths: Iterable[str]) -> None:
+    def delete(self, paths: Iterable[str]) -> Sequence[HeldObject]:
+        held = []
         for name in [check_name(path) for path in paths]:
-            with self._errors("delete", name), suppress(FileNotFoundError, NotADirectoryError):
-                self._root.remove_file(name)
+            try:
+                with self._errors("delete", name), suppress(FileNotFoundError, NotADirectoryError):
+                    self._root.remove_file(name)
+            except ForbiddenError as error:
+                held.append(HeldObject(path=name, reason=error.message, hint=error.hint))
+        self._held |= {item.path: item for item in held}
+        return held
+
+    def held_back(self) -> Sequence[HeldObject]:
+        return tuple(self._held.values())
 
     def make_folder(self, folder: str) -> None:
         """Create a folder with the mode of our own, for clients that write into it themselves."""

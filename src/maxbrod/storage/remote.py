@@ -2,6 +2,8 @@
 
 Every object carries the random id of the write that created it as metadata. If the answer to a write is lost, the id
 tells our object from another writer's. If a store drops the metadata, the bytes are compared.
+
+What obstore cannot send to S3 (a lock, a condition on the end of an upload) goes through `bucket`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError
@@ -24,15 +26,16 @@ from obstore.exceptions import BaseError
 from maxbrod.board import is_process_stopped, waited_for
 from maxbrod.bounds import check_object
 from maxbrod.errors import (
+    ForbiddenError,
     MaxbrodError,
     ObjectExistsError,
     ObjectNotFoundError,
     StoppedError,
     UnavailableError,
-    UsageError,
 )
 from maxbrod.storage.failures import too_short, translate
-from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
+from maxbrod.storage.interface import ByteRange, HeldObject, ObjectInfo, Storage, Writer
+from maxbrod.storage.uploads import PART_BYTES, PARTS_IN_FLIGHT, GuardedUpload, Upload
 from maxbrod.storage.urls import RESERVED, check_folder, check_name
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
     from maxbrod.board import TaskStop
+    from maxbrod.storage.bucket import WriteGuard
 
 
 T = TypeVar("T")
@@ -49,10 +53,8 @@ T = TypeVar("T")
 WRITE_ID: Final = "maxbrodwrite"  # Azure wants an identifier, and HTTP knows no capitals
 GAP_BYTES_MAX: Final = 1024 * 1024
 """Reading this many unneeded bytes takes about as long as another request."""
-PART_BYTES: Final = 8 * 1024 * 1024
-PARTS_IN_FLIGHT: Final = 4
-_PARTS_MAX: Final = 10_000  # of S3 and Google; Azure takes 50,000 blocks
 _DELETERS: Final = 10
+_HELD_MAX: Final = 1_000_000
 _READS: Final = 3
 """Reads before an object counts as too short: a single short answer may be a broken connection."""
 
@@ -74,19 +76,33 @@ class Clients:
 
 
 class RemoteStorage(Storage):
-    def __init__(self, url: str, clients: Clients, *, retries: RetryPolicy, attributes: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        clients: Clients,
+        *,
+        retries: RetryPolicy,
+        attributes: Mapping[str, str],
+        guard: WriteGuard | None = None,
+    ) -> None:
         super().__init__(url)
         self._clients = clients
-        self._retries = retries
+        self.retries = retries
         self._attributes = attributes
+        self._guard = guard
+        self._held: dict[str, HeldObject] = {}
 
     def at_hand(self) -> Storage:
-        return RemoteStorage(self.url, self._clients, retries=self._retries, attributes={})
+        hot = RemoteStorage(self.url, self._clients, retries=self.retries, attributes={}, guard=self._guard)
+        hot._held = self._held
+        return hot
+
+    def held_back(self) -> Sequence[HeldObject]:
+        return tuple(self._held.values())
 
     def put(self, path: str, data: Buffer) -> None:
         body, write_id = memoryview(data).cast("B"), uuid.uuid4().hex
-        put = partial(obstore.put, self._clients.once, check_name(path), body, use_multipart=False)
-        create = partial(put, mode="create", attributes=self._marked(write_id))
+        create = self._put(check_name(path), body, self.marked(write_id), conditional=True)
         in_doubt = False
 
         def attempt() -> None:
@@ -102,18 +118,43 @@ class RemoteStorage(Storage):
                 if not (in_doubt and self._is_own(path, write_id, body)):
                     raise
 
-        self._retries.run(attempt)
+        self.retries.run(attempt)
 
     def replace(self, path: str, data: Buffer, *, metadata: Mapping[str, str] | None = None) -> None:
         body = memoryview(data).cast("B")
-        attributes = {**self._marked(uuid.uuid4().hex), **(metadata or {})}
-        put = partial(
-            obstore.put, self._clients.once, check_name(path), body, use_multipart=False, attributes=attributes
+        attributes = {**self.marked(uuid.uuid4().hex), **(metadata or {})}
+        self._retried("replace", path, self._put(check_name(path), body, attributes, conditional=False))
+
+    def _put(
+        self, path: str, body: memoryview, attributes: Mapping[str, str], *, conditional: bool
+    ) -> Callable[[], object]:
+        """One attempt to put an object."""
+        guard = self._guard
+        mode: Literal["create", "overwrite"] = "create" if conditional else "overwrite"
+        put: Callable[[], object] = partial(
+            obstore.put,
+            self._clients.once,
+            path,
+            body,
+            use_multipart=False,
+            mode=mode,
+            attributes=dict(attributes),
         )
-        self._retried("replace", path, put)
+        if guard is None:
+            return put
+
+        def attempt() -> None:
+            lock = guard.lock()
+            if lock is None:
+                put()
+            else:
+                guard.bucket.put(path, bytes(body), metadata=attributes, lock=lock, conditional=conditional)
+
+        return attempt
 
     def create(self, path: str) -> Writer:
-        return Upload(self, check_name(path))
+        check_name(path)
+        return Upload(self, path) if self._guard is None else GuardedUpload(self, path, self._guard)
 
     def get(self, path: str, *, size: int | None = None) -> memoryview:
         check_name(path)
@@ -152,20 +193,27 @@ class RemoteStorage(Storage):
         ours = (info for info in listed if not info.path.startswith(f"{RESERVED}/"))
         return iter(sorted(ours, key=lambda info: info.path.encode()))
 
-    def delete(self, paths: Iterable[str]) -> None:
+    def delete(self, paths: Iterable[str]) -> Sequence[HeldObject]:
         names = [check_name(path) for path in paths]
-        if not names:
-            return
+        # Whoever may delete nothing is asked to again and again, for more and more objects: each is tried once.
+        new = [name for name in names if name not in self._held]
         try:
-            self._retried("delete", "", lambda: obstore.delete(self._clients.once, names))
-        except ObjectNotFoundError:
-            # Google and Azure report a missing name as an error, and not how far they have come.
+            if new:
+                self._retried("delete", "", lambda: obstore.delete(self._clients.once, new))
+        except (ObjectNotFoundError, ForbiddenError):
+            # Google and Azure report a missing name as an error, and no store says how far it has come.
             with ThreadPoolExecutor(_DELETERS) as pool:
-                list(pool.map(self._delete_one, names))
+                list(pool.map(self._delete_one, new))
+        return [self._held[name] for name in names if name in self._held]
 
     def _delete_one(self, name: str) -> None:
-        with suppress(ObjectNotFoundError):
+        try:
             self._retried("delete", name, partial(obstore.delete, self._clients.once, name))
+        except ObjectNotFoundError:
+            return
+        except ForbiddenError as error:
+            if len(self._held) < _HELD_MAX:
+                self._held[name] = HeldObject(path=name, reason=error.message, hint=error.hint)
 
     def run_once(self, operation: str, path: str, action: Callable[[], T]) -> T:
         try:
@@ -174,7 +222,7 @@ class RemoteStorage(Storage):
             raise translate(error, operation, self.name_of(path)) from None
 
     def _retried(self, operation: str, path: str, action: Callable[[], T]) -> T:
-        return self._retries.run(lambda: self.run_once(operation, path, action))
+        return self.retries.run(lambda: self.run_once(operation, path, action))
 
     def _read(
         self, operation: str, path: str, action: Callable[[], Sequence[memoryview]], sizes: Sequence[int] | None
@@ -187,7 +235,7 @@ class RemoteStorage(Storage):
         there = sum(map(len, answers))
         raise too_short(operation, self.name_of(path), there=there, expected=sum(sizes or ()))
 
-    def _marked(self, write_id: str) -> dict[str, str]:
+    def marked(self, write_id: str) -> dict[str, str]:
         return {**self._attributes, WRITE_ID: write_id}
 
     def _is_own(self, path: str, write_id: str, body: memoryview) -> bool:
@@ -206,7 +254,7 @@ class RemoteStorage(Storage):
         return obstore.open_writer(
             self._clients.patient,
             path,
-            attributes=self._marked(write_id),
+            attributes=self.marked(write_id),
             buffer_size=PART_BYTES,
             max_concurrency=PARTS_IN_FLIGHT,
         )
@@ -268,86 +316,6 @@ def cut_ranges(
         position = wanted.start - starts[span]
         pieces.append(answers[span][position : position + wanted.size])
     return pieces
-
-
-class _Aborted(Exception):  # noqa: N818 - never raised
-    """The error that tells obstore to abort an upload."""
-
-
-class Upload(Writer):
-    """A large object in parts.
-
-    An object that fits into one part is one conditional put. A larger one is a multipart upload, which is invisible
-    until it is complete. obstore cannot complete it conditionally, so the name is checked before it starts. Holds at
-    most `PARTS_IN_FLIGHT + 1` parts in memory.
-    """
-
-    def __init__(self, storage: RemoteStorage, path: str) -> None:
-        self._storage = storage
-        self._path = path
-        self._write_id = uuid.uuid4().hex
-        self._first = bytearray()
-        self._file: WritableFile | None = None
-
-    def write(self, data: Buffer) -> None:
-        view = memoryview(data).cast("B")
-        self.size += len(view)
-        if self._file is None and len(self._first) + len(view) <= PART_BYTES:
-            self._first += view
-            return
-        if self.size > PART_BYTES * _PARTS_MAX:
-            raise UsageError(
-                f"an object of more than {PART_BYTES * _PARTS_MAX} bytes cannot be written",
-                object_name=self._storage.name_of(self._path),
-            )
-        file = self._opened()
-        for start in range(0, len(view), PART_BYTES):
-            # A copy: obstore keeps the buffer until its part is sent, and the caller may reuse it before.
-            part = bytes(view[start : start + PART_BYTES])
-            self._run(partial(file.write, part))
-
-    def commit(self) -> None:
-        if self._file is None:
-            self._storage.put(self._path, self._first)
-            return
-        try:
-            self._run(self._file.close)
-        except MaxbrodError as error:
-            self._resolve(error)
-
-    def abort(self) -> None:
-        self._first = bytearray()
-        if self._file is not None:
-            # If the block ends in an error, obstore aborts the upload, and the store deletes the parts.
-            leave = partial(self._file.__exit__, _Aborted, _Aborted(), None)
-            with suppress(MaxbrodError):
-                self._run(leave)
-
-    def _opened(self) -> WritableFile:
-        if self._file is None:
-            self._storage.refuse_taken(self._path)
-            file = self._run(partial(self._storage.start_upload, self._path, self._write_id))
-            self._file = file
-            self._run(lambda: file.write(self._first))
-            self._first = bytearray()
-        return self._file
-
-    def _resolve(self, error: MaxbrodError) -> None:
-        """Completing the upload failed, or its answer was lost: the object's write id shows which."""
-        if self._storage.has_landed(self._path, self._write_id):
-            return
-        if isinstance(error, ObjectNotFoundError):
-            # The store no longer knows the upload: it has completed it, or lost it.
-            raise UnavailableError(
-                "it is unknown whether the upload was completed",
-                operation=error.operation,
-                object_name=error.object_name,
-                hint="write the object again under another name",
-            )
-        raise error
-
-    def _run(self, action: Callable[[], T]) -> T:
-        return self._storage.run_once("create", self._path, action)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,9 @@ _AZURE_KEYS: Final = (
 def settings_of(location: Location, options: StorageConfig) -> dict[str, Any]:
     """The settings of a cloud's client, with secrets in plain text; it looks up omitted ones itself."""
     if location.scheme == "s3":
-        return _s3(location.bucket, options.s3)
+        settings = _s3(location.bucket, options.s3)
+        # A bucket that locks what is put into it demands a checksum.
+        return settings if options.lock is None else {**settings, "checksum_algorithm": "sha256"}
     return _gcs(options.gcs) if location.scheme == "gs" else _azure(options.azure)
 
 

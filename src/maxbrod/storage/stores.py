@@ -20,7 +20,8 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 from maxbrod.board import seat_of_task, stop_of_task
 from maxbrod.config import AzureConfig, EncryptionConfig, GcsConfig, S3Config, StorageConfig
 from maxbrod.errors import AccessDeniedError, MaxbrodError, ObjectExistsError, RefusedError, UsageError
-from maxbrod.storage.composed import CountedStorage, JoinedStorage, is_joined
+from maxbrod.storage.bucket import Bucket, LockRule, WriteGuard
+from maxbrod.storage.composed import CountedStorage, CreateOnlyStorage, JoinedStorage, is_joined
 from maxbrod.storage.interface import KEYS, SEAL, Storage
 from maxbrod.storage.local import LocalStorage
 from maxbrod.storage.remote import Clients, RemoteStorage, RetryPolicy
@@ -92,6 +93,11 @@ def _open_alone(url: str, options: StorageConfig) -> Storage:
     if is_joined(url):
         return JoinedStorage(url)
     location = parse_url(url)
+    storage = _open_place(location, options)
+    return CreateOnlyStorage(storage) if options.create_only else storage
+
+
+def _open_place(location: Location, options: StorageConfig) -> Storage:
     if location.scheme in {"file", "memory"}:
         refuse_foreign_options(location, options)
         return LocalStorage(directory_of(location), url=location.url, shared=options.shared)
@@ -101,7 +107,26 @@ def _open_alone(url: str, options: StorageConfig) -> Storage:
         open_clients(location, options),
         retries=RetryPolicy(deadline_s=options.deadline_s, stop=stop_of_task()),
         attributes={} if storage_class is None else {"Storage-Class": storage_class},
+        guard=_guard(location, options),
     )
+
+
+def _guard(location: Location, options: StorageConfig) -> WriteGuard | None:
+    """What S3 needs beyond obstore for objects that must not be changed; None: nothing."""
+    if location.scheme != "s3" or not (options.create_only or options.lock is not None):
+        return None
+    rule = None
+    if options.lock is not None:
+        rule = LockRule(mode=options.lock_mode, period_ms=int(options.lock * 1000))
+    return WriteGuard(Bucket(location, options), rule=rule)
+
+
+def open_bucket(url: str, options: StorageConfig | None = None) -> Bucket | None:
+    """The bucket of a URL, for locks and versions; None: it is not in S3. EnvironmentMissingError: boto3 is missing."""
+    location = None if is_joined(url) else parse_url(url)
+    if location is None or location.scheme != "s3":
+        return None
+    return Bucket(location, options or StorageConfig())
 
 
 def open_clients(location: Location, options: StorageConfig) -> Clients:
@@ -121,7 +146,13 @@ def open_clients(location: Location, options: StorageConfig) -> Clients:
 
 
 def refuse_foreign_options(location: Location, options: StorageConfig) -> None:
-    """Refuse options for another cloud than the URL's: ignoring them could leave data unencrypted."""
+    """Refuse options for another cloud than the URL's: ignoring them could leave data unencrypted or unlocked."""
+    if options.lock is not None and location.scheme != "s3":
+        raise UsageError(
+            f"storage.lock is for s3://, and cannot be used with {location.scheme}://",
+            object_name=location.url,
+            hint="remove it; on Google and Azure a retention policy of the bucket locks every object",
+        )
     for scheme, (section, default) in _SECTIONS.items():
         if scheme != location.scheme and getattr(options, section) != default:
             raise UsageError(
@@ -176,9 +207,10 @@ def _private_folder() -> Path:
 def probe_conditional_puts(storage: Storage) -> bool:
     """False: the store overwrites silently, and two writers of one archive would overwrite each other's commits.
 
-    Creates one object of a few bytes twice and deletes it.
+    Creates one object of a few bytes twice and deletes it. A storage that deletes nothing has one such object, which
+    the next probe meets: that proves as much.
     """
-    name = f"probes/{uuid.uuid4().hex}"
+    name = f"probes/{'kept' if storage.creates_only else uuid.uuid4().hex}"
     try:
         storage.put(name, b"first")
         storage.put(name, b"second")

@@ -20,7 +20,8 @@ from maxbrod.catalog import catalog as catalog_module
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.storage.local import _LocalWriter
-from maxbrod.storage.remote import RemoteStorage, Upload
+from maxbrod.storage.remote import RemoteStorage
+from maxbrod.storage.uploads import Upload
 from support.backups import back_up
 from support.kill_sweeps import Fate
 

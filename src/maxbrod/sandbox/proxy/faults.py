@@ -42,16 +42,22 @@ class Request:
     """The HTTP method, the name of Kafka's API, or `connection`."""
     target: str = ""
     """HTTP only: path and query as the client sent them."""
+    conditional: bool = False
+    """HTTP only: it is to create an object, and not to overwrite one (If-None-Match: *)."""
     api_key: int = -1
     """Kafka only."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpMatch:
-    """Requests with this method whose path and query, decoded, contain a match of the regular expression `path`."""
+    """Requests with this method whose path and query, decoded, contain a match of the regular expression `path`.
+
+    `conditional`: only those that are sent with If-None-Match: *, or only those without.
+    """
 
     method: str | None = None
     path: str | None = None
+    conditional: bool | None = None
     protocol: ClassVar[Protocol] = "http"
 
     def __post_init__(self) -> None:
@@ -61,8 +67,10 @@ class HttpMatch:
             raise UsageError(f"{self.path!r} is not a regular expression: {error}") from error
 
     def matches(self, request: Request) -> bool:
-        return (self.method is None or self.method == request.name) and (
-            self.path is None or re.search(self.path, unquote(request.target)) is not None
+        return (
+            (self.method is None or self.method == request.name)
+            and (self.path is None or re.search(self.path, unquote(request.target)) is not None)
+            and (self.conditional is None or self.conditional == request.conditional)
         )
 
 

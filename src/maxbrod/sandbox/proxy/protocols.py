@@ -126,7 +126,8 @@ class HttpConnection(ProxiedConnection):
         while self._client_inlet.wait():
             head = _read_head(self._client_inlet)
             method, target, *_ = head.words
-            claims = self._proxy.claim(Request(name=method, target=target))
+            conditional = head.field("If-None-Match") == "*"
+            claims = self._proxy.claim(Request(name=method, target=target, conditional=conditional))
             payload = Payload(head, self._client_inlet, empty=False)
             self._hold_request(claims)
             if error := _error(claims, carried_out=False):

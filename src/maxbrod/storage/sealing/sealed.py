@@ -27,7 +27,7 @@ from maxbrod.errors import (
 )
 from maxbrod.storage.composed import OWN_FOLDER
 from maxbrod.storage.failures import too_short
-from maxbrod.storage.interface import KEYS, SEAL, ByteRange, ObjectInfo, Storage, Writer
+from maxbrod.storage.interface import KEYS, SEAL, ByteRange, HeldObject, ObjectInfo, Storage, Writer
 from maxbrod.storage.sealing.format import (
     HEAD_BYTES,
     PREFIX_BYTES,
@@ -199,7 +199,7 @@ class SealedStorage(Storage):
     def __init__(self, base: Storage, keyring: Keyring) -> None:
         super().__init__(base.url)
         self.base, self.keyring = base, keyring
-        self.distant = base.distant
+        self.distant, self.creates_only = base.distant, base.creates_only
         self._heads: OrderedDict[str, tuple[SealHead, int]] = OrderedDict()
         self._lock = Lock()
         self._names = HiddenNames(keyring.opened.names)
@@ -287,8 +287,17 @@ class SealedStorage(Storage):
         shown = (self._shown(info) for info in listed if not info.path.startswith(_OWN))
         return iter(sorted(shown, key=lambda info: info.path.encode()))
 
-    def delete(self, paths: Iterable[str]) -> None:
-        self.base.delete([self._place(path) for path in paths])
+    def delete(self, paths: Iterable[str]) -> Sequence[HeldObject]:
+        return [self._held(item) for item in self.base.delete([self._place(path) for path in paths])]
+
+    def held_back(self) -> Sequence[HeldObject]:
+        return [self._held(item) for item in self.base.held_back()]
+
+    def stored_name(self, path: str) -> str:
+        return self.base.stored_name(self._place(path))
+
+    def _held(self, item: HeldObject) -> HeldObject:
+        return replace(item, path=self._names.show(item.path))
 
     def _place(self, path: str) -> str:
         return self._names.hide(_not_keys(path))
