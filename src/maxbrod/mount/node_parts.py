@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import resource
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
@@ -19,11 +20,12 @@ from maxbrod.errors import MaxbrodError, RefusedError, UsageError
 from maxbrod.mount.broker import BrokerNode, Door
 from maxbrod.mount.cache import ChunkCache
 from maxbrod.mount.loads import ChunkLoader
+from maxbrod.mount.ranges import Ranges
 from maxbrod.mount.renewal import Renewal
 from maxbrod.mount.security import Logins, TlsFiles, ssl_context
 from maxbrod.mount.tokens import TokenRules
 from maxbrod.mount.users import read_users
-from maxbrod.mount.view import ClusterView, MountedArchive, Ranges, view_of
+from maxbrod.mount.view import ClusterView, MountedArchive, view_of
 
 if TYPE_CHECKING:
     from maxbrod.config import Config
@@ -96,9 +98,24 @@ async def warm(node: BrokerNode, view: ClusterView, patterns: Sequence[str]) -> 
 
 def open_archives(config: Config, held: Sequence[Ranges] | None = None) -> list[MountedArchive]:
     """Open the archives, at one version each. `held`: the logs of each must not be longer."""
-    return [
-        open_one(config, number, None if held is None else held[number]) for number in range(len(archive_urls(config)))
-    ]
+    numbers = range(len(archive_urls(config)))
+    with collector_paused():
+        return [open_one(config, number, None if held is None else held[number]) for number in numbers]
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause Python's collector of cycles where many values are made that stay: it would visit all, again and again.
+
+    Of 100,000 partitions with their groups, that was a third of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def open_one(config: Config, number: int, held: Ranges | None = None) -> MountedArchive:

@@ -23,7 +23,8 @@ from maxbrod.errors import MaxbrodError
 from maxbrod.mount.broker import BrokerNode, listen
 from maxbrod.mount.metrics import NodeFigures
 from maxbrod.mount.node_parts import NodeParts, door_of, open_archives, run_node
-from maxbrod.mount.view import Ranges, ServedNode, node_id
+from maxbrod.mount.ranges import Ranges
+from maxbrod.mount.view import ServedNode, node_id
 
 _FIGURES_S: Final = 1.0
 

@@ -20,7 +20,7 @@ from maxbrod.mount.broker import listen
 from maxbrod.mount.coordinator import Coordinator
 from maxbrod.mount.journal import CommitJournal, default_state
 from maxbrod.mount.metrics import NodeFigures, registry_of
-from maxbrod.mount.node_parts import NodeParts, door_of, open_archives, run_node
+from maxbrod.mount.node_parts import NodeParts, collector_paused, door_of, open_archives, run_node
 from maxbrod.mount.node_process import NodeOrder
 from maxbrod.mount.positions import GroupTopic, Positions, archived_positions
 from maxbrod.mount.report import MountReport
@@ -132,7 +132,8 @@ def positions_in(view: ClusterView) -> Positions:
         url: () if archive.moment.cluster is None else archive.moment.cluster.groups
         for url, archive in archives.items()
     }
-    return archived_positions(topics, groups)
+    with collector_paused():
+        return archived_positions(topics, groups)
 
 
 async def _serve(
