@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from maxbrod.archive.archive import open_archive
-from maxbrod.catalog import files
+from maxbrod.catalog import files, validity
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.rows import Gap
 from maxbrod.model import GapReason
@@ -40,7 +40,7 @@ def url(tmp_path: Path) -> str:
 def read_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows about offsets in each piece that was read of a catalog."""
     found: list[int] = []
-    check = files.find_fault
+    check = validity.find_fault
 
     def counted(table: pa.Table, **options: Any) -> Any:
         found.append(sum(kind != "run" for kind in table["kind"].to_pylist()))

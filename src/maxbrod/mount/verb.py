@@ -25,7 +25,7 @@ from maxbrod.mount.node_process import NodeOrder
 from maxbrod.mount.positions import GroupTopic, Positions, archived_positions
 from maxbrod.mount.report import MountReport
 from maxbrod.mount.side_nodes import SideNode
-from maxbrod.mount.view import ClusterView, OffsetRanges, ServedNode, identity, node_id
+from maxbrod.mount.view import NIL, ClusterView, OffsetRanges, ServedNode, identity, node_id
 
 if TYPE_CHECKING:
     from maxbrod.work.work import Work
@@ -124,6 +124,7 @@ def positions_in(view: ClusterView) -> Positions:
             archive=topic.archive.archive.url,
             logs=OffsetRanges(topic),
             newest=topic.newest,
+            served_id=None if topic.served_id == NIL else topic.served_id,
         )
         for topic in view.topics.values()
     ]
