@@ -18,9 +18,10 @@ from maxbrod.errors import UsageError
 from maxbrod.model import now_ms
 from maxbrod.mount.broker import listen
 from maxbrod.mount.coordinator import Coordinator
+from maxbrod.mount.heap import collector_paused
 from maxbrod.mount.journal import CommitJournal, default_state
 from maxbrod.mount.metrics import NodeFigures, registry_of
-from maxbrod.mount.node_parts import NodeParts, collector_paused, door_of, open_archives, run_node
+from maxbrod.mount.node_parts import NodeParts, door_of, open_archives, run_node
 from maxbrod.mount.node_process import NodeOrder
 from maxbrod.mount.positions import GroupTopic, Positions, archived_positions
 from maxbrod.mount.report import MountReport
