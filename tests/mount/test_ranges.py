@@ -65,6 +65,15 @@ def test_a_mount_reads_no_rows_but_those_of_topics_that_are_asked_for(
     assert sum(read_rows) == 100 * RUNS
 
 
+def test_rows_are_divided_by_partition_only_in_topics_that_are_asked_for(url: str) -> None:
+    mounted = MountedArchive(0, open_archive(url), as_of=None, until_ms=None)
+    cluster = view_of([mounted], cluster_id="mount")
+    logs = cluster.topics[TOPIC].load()
+    assert {len(log) for log in logs.values()} == {RUNS}
+    assert [(log.start, log.end) for log in logs.values()] == [(0, RUNS * SEGMENT_OFFSETS)] * 100
+    assert mounted._divided.keys() == {TOPIC}
+
+
 def test_rows_that_were_committed_after_the_last_snapshot_are_shown(url: str) -> None:
     catalog = Catalog.open(open_archive(url).storage)
     catalog.commit(rows_of(RUNS, PARTITIONS))

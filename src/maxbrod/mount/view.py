@@ -25,7 +25,7 @@ from maxbrod.batch.cuts import Cut
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
-from maxbrod.mount.logs import LOG_COLUMNS, ArchivedPartition, PartitionLog, partitions_in
+from maxbrod.mount.logs import LOG_COLUMNS, ArchivedPartition, PartitionLog, partitions_in, topics_in
 from maxbrod.mount.ranges import Ranges, scope_of
 
 if TYPE_CHECKING:
@@ -71,7 +71,10 @@ class MountedArchive:
         self.names, self.newest = scope.names, scope.newest
         self._ends_given = held is not None or scope.moment.as_of is not None
         self._lock = threading.Lock()
-        self._rows: dict[str, dict[int, pa.Table]] | None = None
+        self._rows: dict[str, pa.Table] | None = None
+        """Of a small archive the rows of all topics, once they were read."""
+        self._divided: dict[str, dict[int, pa.Table]] = {}
+        """The same by partition, of topics that were asked for."""
 
     @property
     def is_cut(self) -> bool:
@@ -134,14 +137,17 @@ class MountedArchive:
 
     def _rows_of(self, topic_id: str) -> dict[int, pa.Table]:
         if not self.is_small:
-            return {number: rows for _, number, rows in partitions_in(self._read([topic_id]))}
+            rows = topics_in(self._read([topic_id])).get(topic_id)
+            return {} if rows is None else partitions_in(rows)
         with self._lock:
             if self._rows is None:
-                rows_of: dict[str, dict[int, pa.Table]] = {}
-                for found, number, rows in partitions_in(self._read(None)):
-                    rows_of.setdefault(found, {})[number] = rows
-                self._rows = rows_of
-            return self._rows.get(topic_id, {})
+                self._rows = topics_in(self._read(None))
+            # A table for each of many partitions takes far more memory than their rows: only of topics that are read.
+            found = self._divided.get(topic_id)
+            if found is None:
+                rows = self._rows.get(topic_id)
+                found = self._divided[topic_id] = {} if rows is None else partitions_in(rows)
+            return found
 
     @cached_property
     def is_small(self) -> bool:
