@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -31,12 +31,18 @@ _INTERNAL: Final = ("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic
 
 @contextmanager
 def mirror_maker(
-    source: Cluster, target: Cluster, topic: str, alias: str, tasks: int, disk: Path
+    source: str,
+    target: Cluster,
+    topic: str,
+    alias: str,
+    tasks: int,
+    disk: Path,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """MirrorMaker 2 as its own program does it, for one topic, for the length of a `with`."""
+    """MirrorMaker 2 as its own program does it, for one topic, for the length of a `with`. `source` is an address."""
     properties = {
         "clusters": f"{alias},target",
-        f"{alias}.bootstrap.servers": source.bootstrap,
+        f"{alias}.bootstrap.servers": source,
         "target.bootstrap.servers": target.bootstrap,
         f"{alias}->target.enabled": "true",
         f"{alias}->target.topics": topic,
@@ -49,6 +55,7 @@ def mirror_maker(
         "target.producer.batch.size": str(BATCH_BYTES),
         "config.storage.replication.factor": "1",
         **{f"{each}.replication.factor": "1" for each in _INTERNAL},
+        **(settings or {}),
     }
     home = disk / alias
     home.mkdir()

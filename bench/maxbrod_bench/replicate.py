@@ -257,7 +257,7 @@ def _beside_mirror_maker(stage: Stage, target: Cluster, load: Load) -> list[Figu
 
     def theirs() -> Lap:
         alias = f"source{next(stage.numbers)}"
-        with mirror_maker(stage.cluster, target, load.topic, alias, load.partitions, stage.disk) as process:
+        with mirror_maker(stage.cluster.bootstrap, target, load.topic, alias, load.partitions, stage.disk) as process:
             lap = time_process(process, target, f"{alias}.{load.topic}", load)
         delete_topic(target, f"{alias}.{load.topic}")
         return lap

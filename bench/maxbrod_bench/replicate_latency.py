@@ -177,7 +177,7 @@ def _theirs(
     source: Cluster, target: Cluster, topic: str, folder: Path
 ) -> Iterator[tuple[str, dict[str, subprocess.Popen[bytes]]]]:
     alias = f"from-{topic}"
-    with mirror_maker(source, target, topic, alias, _PARTITIONS, folder) as process:
+    with mirror_maker(source.bootstrap, target, topic, alias, _PARTITIONS, folder) as process:
         yield f"{alias}.{topic}", {"MirrorMaker": process}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -16,31 +17,21 @@ from maxbrod.cli.main import run
 from maxbrod.compare.report import CompareReport, PartitionComparison
 from maxbrod.demo import cli as demo
 from maxbrod.demo.cli import Recording
-from maxbrod.demo.story import Archived, Findings, Resumed
+from maxbrod.demo.mount_story import MountTale, Moved
+from maxbrod.demo.story import Archived, Findings, Reading, Resumed
 from maxbrod.errors import EXIT_USAGE, IncompleteError
 from maxbrod.sandbox.events import TopicInventory
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.full
 
 
-@pytest.mark.parametrize(
-    ("records", "identical", "restored", "after", "went_on_at"),
-    [
-        (9, True, 10, 5, 5),
-        (10, False, 10, 5, 5),
-        (10, True, 9, 5, 5),
-        (10, True, -1, 5, 5),
-        (10, True, 10, 4, 5),
-        (10, True, 10, 6, 5),
-        (10, True, 10, 5, 4),
-    ],
-)
-def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was_or_read_twice(
-    capsys: pytest.CaptureFixture[str], records: int, identical: bool, restored: int, after: int, went_on_at: int
-) -> None:
+def findings(
+    resumed: Sequence[Reading], *, records: int = 10, identical: bool = True, restored: int = 10
+) -> Findings[Reading]:
     inventory = TopicInventory(
         topic="orders",
         partitions=1,
@@ -78,7 +69,7 @@ def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was_or_read_twic
         target_digest="",
         equal=restored >= 0,
     )
-    told = Findings(
+    return Findings(
         archived=[Archived(inventory=inventory, acknowledged=10, stored_bytes=1, identical=identical)],
         run=report,
         compared=CompareReport(
@@ -90,15 +81,67 @@ def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was_or_read_twic
             partitions=(partition,),
             differences=(),
         ),
-        resumed=[
-            Resumed(topic="orders", before=5, after=after, stood_at=5, went_on_at=went_on_at, acknowledged=10),
-        ],
+        resumed=resumed,
     )
+
+
+@pytest.mark.parametrize(
+    ("records", "identical", "restored", "after", "went_on_at"),
+    [
+        (9, True, 10, 5, 5),
+        (10, False, 10, 5, 5),
+        (10, True, 9, 5, 5),
+        (10, True, -1, 5, 5),
+        (10, True, 10, 4, 5),
+        (10, True, 10, 6, 5),
+        (10, True, 10, 5, 4),
+    ],
+)
+def test_the_demo_says_so_when_a_record_is_missing_or_not_as_it_was_or_read_twice(
+    capsys: pytest.CaptureFixture[str], records: int, identical: bool, restored: int, after: int, went_on_at: int
+) -> None:
+    reader = Resumed(topic="orders", before=5, after=after, stood_at=5, went_on_at=went_on_at, acknowledged=10)
+    told = findings([reader], records=records, identical=identical, restored=restored)
     with pytest.raises(IncompleteError, match="orders") as caught:
         demo._report(told, Recording(), as_json=False)
     assert caught.value.exit_code == 3
     assert "complete" not in capsys.readouterr().out
     assert all(column.header for column in demo._table(told).columns)
+
+
+def moved(**counts: int) -> Moved:
+    return Moved(
+        topic="orders", **{"before": 5, "on_mount": 3, "after": 2, "distinct": 10, "acknowledged": 10, **counts}
+    )
+
+
+@pytest.mark.parametrize(
+    "counts", [{"after": 1}, {"distinct": 9, "after": 1}, {"on_mount": 0, "after": 5}, {"after": 3}]
+)
+def test_the_demo_of_a_mount_says_so_when_the_group_did_not_read_each_record_once(
+    capsys: pytest.CaptureFixture[str], counts: dict[str, int]
+) -> None:
+    told = MountTale(findings=findings([moved(**counts)]), first_record_s=2.0, restored_s=20.0)
+    with pytest.raises(IncompleteError, match="orders"):
+        demo._report_mount(told, Recording(), as_json=False)
+    assert "complete" not in capsys.readouterr().out
+
+
+def test_the_demo_of_a_mount_says_how_long_consumers_waited(capsys: pytest.CaptureFixture[str]) -> None:
+    told = MountTale(findings=findings([moved()]), first_record_s=2.0, restored_s=20.0)
+    demo._report_mount(told, Recording(), as_json=False)
+    assert "complete: 2.0 s after the loss" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_group_reads_on_from_a_mount_of_a_lost_cluster_and_moves_to_the_new_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["demo", "--mount", "--records", "2000", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["complete"]
+    assert all(reader["exact"] and reader["on_mount"] for reader in told["group"])
+    assert told["first_record_s"] < told["restored_s"]
 
 
 def test_a_recording_is_one_file_that_plays_lines_in_their_order_and_loads_nothing(tmp_path: Path) -> None:

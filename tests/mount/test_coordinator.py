@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kafka.protocol.admin import (
@@ -40,6 +41,7 @@ from maxbrod.mount import coordinator as coordinator_module
 from maxbrod.mount import group_offsets
 from maxbrod.mount.coordinator import (
     KEYS,
+    KEYS_BY_ID,
     Client,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -70,6 +72,9 @@ PAIRS = {
 }
 
 
+ORDERS_ID = UUID(int=1)
+
+
 def topic(name: str, topic_id: str, **fields: Any) -> GroupTopic:
     values = {"source": name, "archive": ARCHIVE, "logs": {0: (10, 100), 1: (0, 50)}}
     return GroupTopic(name=name, topic_id=topic_id, **{**values, **fields})
@@ -87,7 +92,7 @@ def group(group_id: str, *offsets: CommittedOffset, kind: str = "classic") -> Gr
 
 def positions(*groups: Group) -> Positions:
     topics = (
-        topic("dr.orders", "A", source="orders"),
+        topic("dr.orders", "A", source="orders", served_id=ORDERS_ID),
         topic("clicks", "C2"),
         topic("clicks@1", "C1", source="clicks", newest=False),
     )
@@ -107,7 +112,8 @@ class Mount:
     async def ask(self, request_class: Any, version: int | None = None, **fields: Any) -> Any:
         key = request_class.API_KEY
         version = KEYS[key][1] if version is None else version
-        assert KEYS[key][0] <= version <= KEYS[key][1]
+        low, high = KEYS_BY_ID.get(key, KEYS[key])
+        assert low <= version <= high
         data = bytes(request_class(version=version, **fields).encode())
         request = request_class.decode(data, version=version)
         answer = await self.coordinator.handle(request, version, CLIENT)
@@ -265,6 +271,48 @@ def test_commits_of_members_and_of_simple_consumers_work_at_every_version(tmp_pa
             assert set(refused.values()) == {Code.ILLEGAL_GENERATION}
             assert (await mount.offsets())[("dr.orders", 0)] == 51
         assert set((await mount.commit({("dr.orders", 0): 53}, version)).values()) == {Code.UNKNOWN_MEMBER_ID}
+
+    run(tmp_path, act)
+
+
+def test_where_topics_have_ids_offsets_are_committed_and_fetched_by_them(tmp_path: Path) -> None:
+    """Version 10 of both requests; an id that no topic has is an error of its partitions alone."""
+    unknown = UUID(int=99)
+    request = OffsetCommitRequest.OffsetCommitRequestTopic
+    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+
+    async def act(mount: Mount) -> None:
+        topics = [
+            request(
+                topic_id=topic_id,
+                partitions=[
+                    request.OffsetCommitRequestPartition(
+                        partition_index=partition, committed_offset=50, committed_metadata=""
+                    )
+                ],
+            )
+            for topic_id, partition in ((ORDERS_ID, 0), (ORDERS_ID, 9), (unknown, 0))
+        ]
+        fields = {"group_id": "billing", "generation_id_or_member_epoch": -1, "member_id": "", "topics": topics}
+        answer = await mount.ask(OffsetCommitRequest, 10, **fields)
+        codes = [(row.topic_id, part.error_code) for row in answer.topics for part in row.partitions]
+        wrong = Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes == [(ORDERS_ID, 0), (ORDERS_ID, wrong), (unknown, Code.UNKNOWN_TOPIC_ID)]
+
+        rows = [
+            group_class.OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0, 1])
+            for topic_id in (ORDERS_ID, unknown)
+        ]
+        for wanted in (rows, None):
+            groups = [group_class(group_id="billing", topics=wanted)]
+            (billing,) = (await mount.ask(OffsetFetchRequest, 10, groups=groups)).groups
+            found = {
+                row.topic_id: [(part.committed_offset, part.error_code) for part in row.partitions]
+                for row in billing.topics
+            }
+            expected = {ORDERS_ID: [(50, 0), (7, 0)]}
+            absent = {unknown: [(-1, Code.UNKNOWN_TOPIC_ID)] * 2}
+            assert found == (expected if wanted is None else {**expected, **absent})
 
     run(tmp_path, act)
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
@@ -89,7 +90,7 @@ def test_one_node_coordinates_and_the_other_says_so(nodes: list[str]) -> None:
         assert refused.error_code == NOT_COORDINATOR
 
 
-@pytest.mark.parametrize("version", range(10))
+@pytest.mark.parametrize("version", range(11))
 def test_offsets_are_elsewhere_at_every_version(version: int) -> None:
     kind = OffsetFetchRequest.OffsetFetchRequestTopic
     topics = [kind(name="orders", partition_indexes=[0, 1])]
@@ -102,6 +103,16 @@ def test_offsets_are_elsewhere_at_every_version(version: int) -> None:
         assert found.error_code == NOT_COORDINATOR
     else:
         assert [place.error_code for place in found.topics[0].partitions] == [NOT_COORDINATOR] * 2
+
+
+def test_a_commit_by_the_id_of_a_topic_is_answered_by_it() -> None:
+    kind = OffsetCommitRequest.OffsetCommitRequestTopic
+    partition = kind.OffsetCommitRequestPartition(partition_index=3, committed_offset=1, committed_metadata="")
+    asked = OffsetCommitRequest(group_id="g", topics=[kind(topic_id=UUID(int=7), partitions=[partition])])
+    answer = answer_elsewhere(TABLE[8], OffsetCommitRequest.decode(asked.encode(version=10), version=10), 10)
+    (topic,) = TABLE[8].response.decode(answer.encode(version=10), version=10).topics
+    assert topic.topic_id == UUID(int=7)
+    assert [place.error_code for place in topic.partitions] == [NOT_COORDINATOR]
 
 
 @with_proc

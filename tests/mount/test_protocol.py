@@ -14,7 +14,7 @@ from kafka.protocol.admin import (
     DescribeTopicPartitionsRequest,
 )
 from kafka.protocol.api_key import ApiKey
-from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetCommitRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
@@ -56,6 +56,21 @@ def test_versions_are_told_in_every_form(client: RawClient, version: int) -> Non
     assert ranges[ApiKey.Metadata] == (0, 13)
     assert ranges[ApiKey.ListOffsets] == (1, 11)
     assert ranges[ApiKey.OffsetForLeaderEpoch] == (2, 4)
+
+
+def test_requests_by_the_ids_of_topics_are_served_where_topics_have_ids(client: RawClient, tmp_path: Path) -> None:
+    write(tmp_path / "archive", [data_batch(5, 10)])
+    keys = (ApiKey.Fetch, ApiKey.OffsetCommit, ApiKey.OffsetFetch)
+    assert [served(client)[key][1] for key in keys] == [12, 9, 9]
+    with mounted(tmp_path / "archive", topic_ids=True) as found, RawClient(found.bootstrap) as asking:
+        ranges = served(asking)
+        assert [ranges[key][1] for key in keys] == [17, 10, 10]
+        (topic,) = asking.ask(MetadataRequest(topics=None), 12).topics
+        kind = OffsetCommitRequest.OffsetCommitRequestTopic
+        place = kind.OffsetCommitRequestPartition(partition_index=0, committed_offset=0, committed_metadata="")
+        commit = OffsetCommitRequest(group_id="g", topics=[kind(topic_id=topic.topic_id, partitions=[place])])
+        (answered,) = asking.ask(commit, 10).topics
+        assert (answered.topic_id, answered.partitions[0].error_code) == (topic.topic_id, 0)
 
 
 @pytest.mark.parametrize("version", [6, 99, 32_767])

@@ -70,7 +70,8 @@ def test_two_members_share_a_group_from_where_the_archive_has_it_and_a_third_goe
     member = members(client, request)
     state = tmp_path / "state"
     with ExitStack() as open_ones:
-        found = open_ones.enter_context(mounted(archive, state=str(state)))
+        # By ids Java commits and asks for offsets in newer versions than the others know.
+        found = open_ones.enter_context(mounted(archive, state=str(state), topic_ids=client == "java"))
         pair = [open_ones.enter_context(closing(member(found.bootstrap, TOPIC, GROUP))) for _ in range(2)]
 
         # The first one may have read before the second one joined: whatever was not committed is read again.

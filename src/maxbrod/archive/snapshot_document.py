@@ -32,7 +32,8 @@ _CHECKSUM_FIELD: Final = "crc32c"
 _CARRIED_FIELD: Final = "carried"
 RUNS: Final = "runs"
 _OPERATION: Final = "read a snapshot"
-_NEVER: Final = -1
+NEVER: Final = -1
+"""In the lists of a document: None."""
 _DIGEST: Final = re.compile(r"\.([0-9a-f]{64})\.json\.zst$")
 
 ExplainedGap: TypeAlias = tuple[int, int, str]
@@ -215,7 +216,7 @@ def _by_topic(ends: Mapping[PartitionId, int | None]) -> dict[str, list[int | No
 def _with_never(values: Mapping[PartitionId, int | None]) -> Mapping[PartitionId, int | None]:
     if isinstance(values, PartitionNumbers):
         return values
-    return {partition: _NEVER if value is None else value for partition, value in values.items()}
+    return {partition: NEVER if value is None else value for partition, value in values.items()}
 
 
 def _optional(name: str, numbers: Mapping[PartitionId, int | None]) -> dict[str, Any]:
@@ -261,7 +262,7 @@ def _document(data: bytes, object_name: str | None) -> tuple[dict[str, Any], byt
 
 
 _Number: TypeAlias = Annotated[int, Field(ge=0, le=INT64_MAX)]
-_Point: TypeAlias = Annotated[int, Field(ge=_NEVER, le=INT64_MAX)]
+_Point: TypeAlias = Annotated[int, Field(ge=NEVER, le=INT64_MAX)]
 _Numbers: TypeAlias = dict[str, list[_Number | None]]
 """By topic id, a list by partition number."""
 _Points: TypeAlias = dict[str, list[_Point | None]]
@@ -303,7 +304,7 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
     fields = dict(_Document.model_validate(document))
     fields |= {name: PartitionNumbers(fields[name]) for name in ("ends", "log_starts", "revisions", "firsts")}
     fields |= {
-        name: PartitionNumbers(fields[name], never=_NEVER) for name in ("recovery_points", "behind", "leader_epochs")
+        name: PartitionNumbers(fields[name], never=NEVER) for name in ("recovery_points", "behind", "leader_epochs")
     }
     fields["gaps"] = _gaps(fields["gaps"])
     fields["run"] = None if fields["run"] is None else RunFacts(**dict(fields["run"]))

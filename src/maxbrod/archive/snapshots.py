@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from maxbrod.archive.knowledge import Known, RunKnowledge, carry, know, knowledge_of
 from maxbrod.archive.selection import Incarnation, incarnations_in, nearest, newest_ids
-from maxbrod.archive.snapshot_document import Snapshot, decode
+from maxbrod.archive.snapshot_document import PartitionNumbers, Snapshot, decode
 from maxbrod.errors import CorruptDataError, ObjectNotFoundError, UnsupportedFormatError, UsageError
 from maxbrod.kafka.state.cluster_state import ClusterState
 from maxbrod.model import PartitionId
 from maxbrod.storage.interface import Storage
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from maxbrod.archive.archive import AnyCatalog
     from maxbrod.catalog.replaced import Revisions
     from maxbrod.catalog.rows import Run
@@ -114,9 +116,14 @@ def find_moment(storage: Storage, runs: Sequence[Run], as_of: str | None, *, nee
     return Moment(as_of=as_of, run=run, snapshot=snapshot, knowledge=knowledge)
 
 
-def known_topics(catalog: AnyCatalog, moment: Moment, revisions: Revisions) -> tuple[dict[str, str], set[str]]:
-    """The name of every topic id in rows or in the snapshot, and the ids that names without an id stand for."""
-    found = incarnations_in(catalog.topics(revisions=revisions))
+def known_topics(
+    catalog: AnyCatalog, moment: Moment, revisions: Revisions | None, *, rows: pa.Table | None = None
+) -> tuple[dict[str, str], set[str]]:
+    """The name of every topic id in rows or in the snapshot, and the ids that names without an id stand for.
+
+    `rows`: what `Queries.topics` would return, if it is known.
+    """
+    found = incarnations_in(catalog.topics(revisions=revisions) if rows is None else rows)
     named = {} if moment.snapshot is None else dict(moment.snapshot.topics)
     with_rows = {incarnation.topic_id for incarnation in found}
     # A topic without rows is older than one of the same name with rows.
@@ -127,6 +134,30 @@ def known_topics(catalog: AnyCatalog, moment: Moment, revisions: Revisions) -> t
     ]
     topics = {**named, **{incarnation.topic_id: incarnation.topic for incarnation in found}}
     return topics, newest_ids([*found, *empty], moment.ranks)
+
+
+def topics_in_snapshot(moment: Moment) -> tuple[dict[str, str], set[str]] | None:
+    """As `known_topics`, by a snapshot that describes all rows: no row is read.
+
+    None: only rows can tell which of several topics of one name is the newest.
+    """
+    named = {} if moment.snapshot is None else dict(moment.snapshot.topics)
+    ranked: set[tuple[str, int]] = set()
+    for topic_id, name in named.items():
+        rank = moment.ranks.get(topic_id, -1)
+        if (name, rank) in ranked:
+            return None
+        ranked.add((name, rank))
+    found = (Incarnation(topic=name, topic_id=topic_id, first_written_at=0) for topic_id, name in named.items())
+    return named, newest_ids(found, moment.ranks)
+
+
+def describes_rows(snapshot: Snapshot, run: Run, *, version: int) -> bool:
+    """True if the snapshot says of every partition what the rows of this version of the catalog would say."""
+    ends = snapshot.ends
+    if run.commit != version or not isinstance(ends, PartitionNumbers):
+        return False
+    return ends.has_same_partitions(snapshot.firsts) and ends.has_same_partitions(snapshot.leader_epochs)
 
 
 def knowledge_at(storage: Storage, runs: Sequence[Run], run: Run, snapshot: Snapshot) -> RunKnowledge:

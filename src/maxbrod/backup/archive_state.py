@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.archive.knowledge import NOTHING, Carried, RunKnowledge, carry
 from maxbrod.archive.runs import is_partial
-from maxbrod.archive.snapshot_document import PartitionNumbers, Snapshot, document_of, find_changes
-from maxbrod.archive.snapshots import knowledge_at, last_snapshot_run, read_snapshot
+from maxbrod.archive.snapshot_document import Snapshot, document_of, find_changes
+from maxbrod.archive.snapshots import describes_rows, knowledge_at, last_snapshot_run, read_snapshot
 from maxbrod.catalog.queries import ArchivedRange
 from maxbrod.catalog.replaced import after_replacing
 from maxbrod.catalog.rows import Gap, Row, Run
@@ -240,7 +240,7 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
         # The code below reads the cluster as JSON, and anyone may have written it: this refuses what is invalid.
         knowledge = knowledge_at(archive.storage, runs, last, snapshot)
         names.update(snapshot.topics)
-        exact = _describes_rows(snapshot, last, version=archive.catalog.version)
+        exact = describes_rows(snapshot, last, version=archive.catalog.version)
         held = SnapshotRanges(snapshot, exact=exact)
         confirmed_at_ms = state.confirmed_at_ms
         if confirmed_at_ms is None:
@@ -271,14 +271,6 @@ def read_archive_state(archive: Archive, *, before: ArchiveState | None = None) 
         mendable=tuple(archive.catalog.gaps(MENDABLE)),
         shared=None if last is None else _read_shared(archive, last, snapshot, runs),
     )
-
-
-def _describes_rows(snapshot: Snapshot, run: Run, *, version: int) -> bool:
-    """True if the snapshot says of every partition what the rows of this version would say."""
-    ends = snapshot.ends
-    if run.commit != version or not isinstance(ends, PartitionNumbers):
-        return False
-    return ends.has_same_partitions(snapshot.firsts) and ends.has_same_partitions(snapshot.leader_epochs)
 
 
 def _read_shared(archive: Archive, last: Run, snapshot: Snapshot | None, runs: Sequence[Run]) -> SharedSnapshot:

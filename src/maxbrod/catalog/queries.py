@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
+from maxbrod.batch.columns import number_array
 from maxbrod.catalog.generations import TopicGenerations, as_active, decode_generations
 from maxbrod.catalog.replaced import REVISION_COLUMNS, Revisions, as_it_was, count_revisions, revive
 from maxbrod.catalog.rows import RUN_COMMIT, Gap, Run, decode_rows, may_have_since, may_have_until
@@ -28,7 +29,7 @@ from maxbrod.model import GapReason, PartitionId
 
 PORTION_ROWS: Final = 1 << 19
 """About 200 MB with all columns. Smaller portions read more row groups twice, at the edges of portions."""
-_PARTIAL_ROWS: Final = 1 << 17
+_PARTIAL_ROWS: Final = 1 << 20
 _AS_OF_END: Final = "as_of_end"
 _NOT_PRESENT: Final = (Kind.RUN, Kind.REPLACED, Kind.BUILDING, Kind.GENERATIONS)
 
@@ -63,25 +64,27 @@ class Queries(ABC):
 
     def positions(self) -> dict[PartitionId, ArchivedRange]:
         """The archived range of every partition that has a row."""
-        return self._positions(is_present())
+        return _positions(self.spans())
 
-    def _positions(self, condition: ds.Expression) -> dict[PartitionId, ArchivedRange]:
-        columns = ["topic", "topic_id", "partition", "base_offset", "end_offset", "last_leader_epoch"]
-        # Leader epochs only rise along a log, so the highest is the last.
-        ranges = add_up(
-            self._files().stream(columns, condition),
-            ["topic_id", "partition"],
-            [("topic", "max"), ("base_offset", "min"), ("end_offset", "max"), ("last_leader_epoch", "max")],
-        )
-        return {
-            PartitionId(topic_id=row["topic_id"], partition=row["partition"]): ArchivedRange(
-                topic=row["topic_max"],
-                first_offset=row["base_offset_min"],
-                end_offset=row["end_offset_max"],
-                last_leader_epoch=row["last_leader_epoch_max"],
-            )
-            for row in ([] if ranges is None else ranges.to_pylist())
-        }
+    def spans(self) -> pa.Table:
+        """One row for each partition that has rows, in their order: what they span.
+
+        `topic`, the lowest `base_offset` and `written_at`, the highest `end_offset` and `last_leader_epoch`, which is
+        null if there are only gaps. Leader epochs only rise along a log, so the highest is the last.
+        """
+        return self._spans(is_present())
+
+    def _spans(self, condition: ds.Expression) -> pa.Table:
+        keys = ["topic_id", "partition"]
+        measures = [("base_offset", "min"), ("end_offset", "max"), ("last_leader_epoch", "max"), ("written_at", "min")]
+        names = [*keys, "topic", *(name for name, _ in measures)]
+        found = add_up(self._files().stream(names, condition), [*keys, "topic"], measures)
+        if found is None:
+            return pa.schema([SCHEMA.field(name) for name in names]).empty_table()
+        # As `topics_in`.
+        spans = found.rename_columns(names).group_by(keys, use_threads=False).aggregate([("topic", "max"), *measures])
+        spans = spans.select([*keys, "topic_max", *(f"{name}_{function}" for name, function in measures)])
+        return spans.rename_columns(names).sort_by([(name, "ascending") for name in keys])
 
     def runs(self) -> list[Run]:
         """Every run, in the order of commits. Runs without a recorded commit come first, ordered by their clocks."""
@@ -186,9 +189,9 @@ class Queries(ABC):
             needed = names if as_of is None else (*names, "partition", "base_offset")
             pieces = self._files().stream(needed, _all([is_present(), *_places(as_of=as_of)]))
             pieces = pieces if as_of is None else (_until(piece, as_of) for piece in pieces)
-        found = add_up(pieces, ["topic_id"], [("topic", "max"), ("written_at", "min")])
+        found = add_up(pieces, ["topic_id", "topic"], [("written_at", "min")])
         schema = pa.schema([SCHEMA.field(name) for name in names])
-        return schema.empty_table() if found is None else found.rename_columns(list(names)).sort_by("topic_id")
+        return schema.empty_table() if found is None else topics_in(found.rename_columns(list(names)))
 
     def _divided(self, places: Sequence[ds.Expression], rows_max: int) -> list[list[ds.Expression]]:
         """The conditions of the portions that these rows are read in."""
@@ -278,7 +281,7 @@ class Queries(ABC):
 
     def building_positions(self) -> dict[PartitionId, ArchivedRange]:
         """The range that has been read of each partition of a generation under construction."""
-        return self._positions(pc.field("kind") == Kind.BUILDING)
+        return _positions(self._spans(pc.field("kind") == Kind.BUILDING))
 
     def paths(self) -> set[str]:
         """Every object that some row names: data, also if it was replaced or is not active yet, and snapshots."""
@@ -293,6 +296,26 @@ class Queries(ABC):
 
     def _path_lists(self) -> Iterator[list[str | None]]:
         return (piece["path"].unique().to_pylist() for piece in self._files().stream(["path"]))
+
+
+def topics_in(rows: pa.Table) -> pa.Table:
+    """As `Queries.topics`, of these rows or of their `spans`."""
+    # An id has one name, unless somebody else wrote the catalog.
+    found = rows.group_by("topic_id", use_threads=False).aggregate([("topic", "max"), ("written_at", "min")])
+    names = {"topic_id": "topic_id", "topic": "topic_max", "written_at": "written_at_min"}
+    return found.select(list(names.values())).rename_columns(list(names)).sort_by("topic_id")
+
+
+def _positions(spans: pa.Table) -> dict[PartitionId, ArchivedRange]:
+    names = ("topic_id", "partition", "topic", "base_offset", "end_offset", "last_leader_epoch")
+    return {
+        PartitionId(topic_id=topic_id, partition=partition): ArchivedRange(
+            topic=topic, first_offset=first, end_offset=end, last_leader_epoch=epoch
+        )
+        for topic_id, partition, topic, first, end, epoch in zip(
+            *(spans[name].to_pylist() for name in names), strict=True
+        )
+    }
 
 
 def run_commits(runs: pa.Table) -> pa.ChunkedArray:
@@ -380,19 +403,47 @@ def add_up(pieces: Iterable[pa.Table], keys: Sequence[str], measures: Sequence[t
     again = [(name, _AGAIN[function]) for name, (_, function) in zip(names, measures, strict=True)]
     found: pa.Table | None = None
     waiting: list[pa.Table] = []
+    texts: dict[str, _Texts] = {}
 
     def fold() -> pa.Table:
-        groups = pa.concat_tables(waiting).group_by(list(keys)).aggregate(again)
-        return groups.select([*keys, *(f"{name}_{function}" for name, function in again)]).rename_columns(
-            [*keys, *names]
-        )
+        # In one thread: others would each have a table of groups of their own, to be merged with the rest.
+        groups = pa.concat_tables(waiting).group_by(list(keys), use_threads=False).aggregate(list(measures))
+        groups = groups.select([*keys, *names])
+        if found is None:
+            return groups
+        both = pa.concat_tables([found, groups]).group_by(list(keys), use_threads=False).aggregate(again)
+        return both.select([*keys, *(f"{name}_{function}" for name, function in again)]).rename_columns([*keys, *names])
 
     for piece in pieces:
-        waiting.append(piece.group_by(list(keys)).aggregate(list(measures)).select([*keys, *names]))
-        if sum(table.num_rows for table in waiting) > _PARTIAL_ROWS + 2 * (0 if found is None else found.num_rows):
-            found = fold()
-            waiting = [found]
-    return fold() if waiting else None
+        numbered = piece
+        for key in keys:
+            if pa.types.is_string(piece.schema.field(key).type):
+                numbers = texts.setdefault(key, _Texts()).numbers(piece[key])
+                numbered = numbered.set_column(numbered.schema.get_field_index(key), key, numbers)
+        waiting.append(numbered)
+        if sum(table.num_rows for table in waiting) > _PARTIAL_ROWS + (0 if found is None else found.num_rows):
+            found, waiting = fold(), []
+    found = fold() if waiting else found
+    for key, known in texts.items():
+        if found is not None:
+            found = found.set_column(found.schema.get_field_index(key), key, known.texts(found[key]))
+    return found
+
+
+class _Texts:
+    """A number for each text of a column: a few texts are in millions of rows, and numbers are grouped far faster."""
+
+    def __init__(self) -> None:
+        self._known: dict[str | None, int] = {}
+
+    def numbers(self, column: pa.ChunkedArray) -> pa.Array:
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        known = self._known
+        numbers = [known.setdefault(text, len(known)) for text in encoded.dictionary.to_pylist()]
+        return number_array(np.array(numbers, np.int32)[encoded.indices.to_numpy()])
+
+    def texts(self, numbers: pa.ChunkedArray) -> pa.Array:
+        return pa.array(list(self._known), pa.string()).take(numbers.combine_chunks())
 
 
 def hash_paths(paths: Iterable[str]) -> NDArray[np.int64]:

@@ -25,7 +25,8 @@ from maxbrod.errors import IncompleteError, UsageError
 from maxbrod.text import human_bytes
 
 if TYPE_CHECKING:
-    from maxbrod.demo.story import Findings
+    from maxbrod.demo.mount_story import MountTale, Moved
+    from maxbrod.demo.story import Findings, Resumed
 
 SPEED: Final = 8
 _WIDTH: Final = 108
@@ -38,22 +39,29 @@ _STYLE: Final = (
 def demo(
     records: Annotated[int, typer.Option(min=100, help="Approximate number of records to produce.")] = 300_000,
     brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of brokers.")] = 1,
+    mount: Annotated[
+        bool, typer.Option("--mount", help="Lose the whole cluster, and read on from a mount while it is restored.")
+    ] = False,
     record: Annotated[Path | None, typer.Option(help="Draw what is printed as a moving picture: an SVG file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Start a real Kafka cluster, fill it, back it up, delete every topic, restore them, and account for every record.
 
-    A consumer group reads a part of the records before and the rest afterwards, and none twice. Cluster and archive are
-    in a temporary folder, which is removed at the end. The first run downloads Kafka.
+    A consumer group reads a part of the records before and the rest afterwards, and none twice. With --mount the whole
+    cluster is lost, and the group reads on from the archive itself until a new cluster is restored. All of it is in a
+    temporary folder, which is removed at the end. The first run downloads Kafka.
     """
     if record is not None:
         with _writable(record):
             record.touch()
     screen = Recording()
-    findings = load("demo.story:tell")(partial(_step, screen), records, brokers)
-    _report(findings, screen, as_json=as_json)
+    step = partial(_step, screen)
+    if mount:
+        _report_mount(load("demo.mount_story:tell")(step, records, brokers), screen, as_json=as_json)
+    else:
+        _report(load("demo.story:tell")(step, records, brokers), screen, as_json=as_json)
     if record is not None:
-        screen.save(record, title="make demo")
+        screen.save(record, title="maxbrod demo --mount" if mount else "make demo")
 
 
 @contextmanager
@@ -65,21 +73,9 @@ def _step(screen: Recording, name: str) -> Iterator[None]:
     screen.print(err, Text.assemble(("✓ ", "green"), f"{name} ", (f"{time.monotonic() - started:.1f} s", "dim")))
 
 
-def _report(findings: Findings, screen: Recording, *, as_json: bool) -> None:
+def _report(findings: Findings[Resumed], screen: Recording, *, as_json: bool) -> None:
     if as_json:
-        topics = [
-            {**topic.as_dict(), "restored": findings.restored(topic.inventory.topic)} for topic in findings.archived
-        ]
-        read = [{**asdict(reader), "exact": reader.exact} for reader in findings.resumed]
-        print_json(
-            {
-                "complete": findings.complete,
-                "topics": topics,
-                "group": read,
-                "run": findings.run.as_dict(),
-                "comparison": findings.compared.as_dict(),
-            }
-        )
+        print_json(_document(findings))
     else:
         screen.print(out, _table(findings))
         group = load("demo.story:GROUP")
@@ -90,17 +86,67 @@ def _report(findings: Findings, screen: Recording, *, as_json: bool) -> None:
             )
             screen.print(out, Text(line), soft_wrap=True)
         print_notices(findings.run, out)
-    if not findings.complete:
-        what = f"records are missing or not as they were: {', '.join(findings.lacking) or 'see the notices'}"
-        raise IncompleteError(what, hint="this is a bug in maxbrod: please report it")
+    _demand_complete(findings)
     if not as_json:
-        total = sum(topic.acknowledged for topic in findings.archived)
+        total = _total(findings)
         text = f": all {total:,} acknowledged records were archived byte for byte, lost, and restored at their offsets"
         screen.print(out, Text.assemble(("complete", "bold green"), text), soft_wrap=True)
         screen.print(out, Text("equal in every field; the group read each record once"))
 
 
-def _table(findings: Findings) -> Table:
+def _report_mount(tale: MountTale, screen: Recording, *, as_json: bool) -> None:
+    findings = tale.findings
+    if as_json:
+        waits = {"first_record_s": tale.first_record_s, "restored_s": tale.restored_s}
+        print_json({**_document(findings), **waits})
+    else:
+        screen.print(out, _table(findings))
+        screen.print(out, _moved(findings))
+        print_notices(findings.run, out)
+    _demand_complete(findings)
+    if not as_json:
+        text = (
+            f": {tale.first_record_s:.1f} s after the loss of the cluster consumers read on from the archive; "
+            f"the restore ended after {tale.restored_s:.1f} s"
+        )
+        screen.print(out, Text.assemble(("complete", "bold green"), text), soft_wrap=True)
+        text = f"all {_total(findings):,} acknowledged records are in the new cluster; the group read each record once"
+        screen.print(out, Text(text), soft_wrap=True)
+
+
+def _document(findings: Findings[Any]) -> dict[str, Any]:
+    topics = [{**topic.as_dict(), "restored": findings.restored(topic.inventory.topic)} for topic in findings.archived]
+    return {
+        "complete": findings.complete,
+        "topics": topics,
+        "group": [{**asdict(reader), "exact": reader.exact} for reader in findings.resumed],
+        "run": findings.run.as_dict(),
+        "comparison": findings.compared.as_dict(),
+    }
+
+
+def _demand_complete(findings: Findings[Any]) -> None:
+    if not findings.complete:
+        what = f"records are missing or not as they were: {', '.join(findings.lacking) or 'see the notices'}"
+        raise IncompleteError(what, hint="this is a bug in maxbrod: please report it")
+
+
+def _total(findings: Findings[Any]) -> int:
+    return sum(topic.acknowledged for topic in findings.archived)
+
+
+def _moved(findings: Findings[Moved]) -> Table:
+    """What the group read where."""
+    numbers = (">lost cluster", ">mount", ">new cluster", ">together", ">each once")
+    shown = table(f"Read by {load('demo.story:GROUP')}", "topic", *numbers)
+    for reader in findings.resumed:
+        counts = (reader.before, reader.on_mount, reader.after, reader.before + reader.on_mount + reader.after)
+        once = "yes" if reader.exact else "no"
+        shown.add_row(reader.topic, *(f"{count:,}" for count in counts), once)
+    return shown
+
+
+def _table(findings: Findings[Any]) -> Table:
     numbers = (">parts", ">acknowledged", ">archived", ">aborted", ">log", ">stored", ">restored")
     shown = table("Backed up, lost, restored, compared", "topic", *numbers)
     for topic in findings.archived:

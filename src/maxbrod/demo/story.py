@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from maxbrod.archive.archive import Archive, open_archive
 from maxbrod.backup.report import BackupReport
@@ -34,7 +34,7 @@ Step: TypeAlias = Callable[[str], AbstractContextManager[None]]
 """Shows a step of the story while it lasts."""
 PARTITIONS: Final = {"orders": 4, "clicks": 2, "customers": 1, "payments": 1}
 GROUP: Final = "billing"
-_GROUP_TOPICS: Final = ("customers", "payments")
+GROUP_TOPICS: Final = ("customers", "payments")
 _TRANSACTIONS: Final = 8
 _TRANSACTION_RECORDS: Final = 100
 
@@ -76,14 +76,29 @@ class Resumed:
         return self.went_on_at >= self.stood_at and self.before + self.after == self.acknowledged
 
 
+class GroupReading(Protocol):
+    """What a group read of a topic, before and after the loss."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def exact(self) -> bool:
+        """True if the group read every record once."""
+        ...
+
+
+Reading = TypeVar("Reading", bound=GroupReading)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class Findings(Generic[Reading]):
     """The findings of the whole demo."""
 
     archived: list[Archived]
     run: BackupReport
     compared: CompareReport
-    resumed: list[Resumed]
+    resumed: Sequence[Reading]
 
     def restored(self, topic: str) -> int:
         """The number of restored records that are equal at their offsets; -1 if one differs."""
@@ -109,35 +124,67 @@ class Findings:
         return self.run.complete and self.compared.equal and not self.lacking
 
 
-def tell(step: Step, records: int, brokers: int) -> Findings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """The cluster and its archive when something is about to be lost."""
+
+    cluster: Cluster
+    session: Session
+    archive: Path
+    acknowledged: Mapping[str, int]
+    before: Mapping[str, list[int]]
+    """The offsets that the group has read, by topic."""
+    run: BackupReport
+    archived: list[Archived]
+
+
+@contextmanager
+def begin(step: Step, folder: Path, records: int, brokers: int) -> Iterator[Beginning]:
+    """Start a cluster, fill it, let a group read a part of it, and back it up. It runs until the block ends."""
+    with step(f"get Kafka {KAFKA_VERSION} (the first time it is downloaded)"):
+        kafka_release()
+    with step(f"start {brokers} broker{'s'[: brokers > 1]}"):
+        cluster = Cluster.start(folder / "cluster", brokers=brokers)
+    archive = folder / "archive"
+    with cluster, ExitStack() as undo:
+        with step("produce"):
+            acknowledged = fill(cluster, records)
+        with step(f"a consumer group, {GROUP}, reads a part of it"):
+            before = read_as_group(cluster, GROUP, {topic: acknowledged[topic] // 2 for topic in GROUP_TOPICS})
+        with step("start Spark"):
+            session = undo.enter_context(open_configured(SparkConfig()))
+        with step("back up"):
+            run = backup(bootstrap=cluster.bootstrap, archive=archive, session=session)
+        with step("read the archive, and the brokers' own logs"):
+            archived = look(cluster, archive, acknowledged)
+        yield Beginning(
+            cluster=cluster,
+            session=session,
+            archive=archive,
+            acknowledged=acknowledged,
+            before=before,
+            run=run,
+            archived=archived,
+        )
+
+
+def tell(step: Step, records: int, brokers: int) -> Findings[Resumed]:
     """Play the whole story in a temporary folder, which is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="maxbrod-demo-") as folder:
-        with step(f"get Kafka {KAFKA_VERSION} (the first time it is downloaded)"):
-            kafka_release()
-        with step(f"start {brokers} broker{'s'[: brokers > 1]}"):
-            cluster = Cluster.start(Path(folder) / "cluster", brokers=brokers)
-        archive = Path(folder) / "archive"
-        with cluster, ExitStack() as undo:
-            with step("produce"):
-                acknowledged = fill(cluster, records)
-            with step(f"a consumer group, {GROUP}, reads a part of it"):
-                before = read_as_group(cluster, GROUP, {topic: acknowledged[topic] // 2 for topic in _GROUP_TOPICS})
-            with step("start Spark"):
-                session = undo.enter_context(open_configured(SparkConfig()))
-            with step("back up"):
-                run = backup(bootstrap=cluster.bootstrap, archive=archive, session=session)
-            with step("read the archive, and the brokers' own logs"):
-                archived = look(cluster, archive, acknowledged)
-            with step("lose every topic, and with them what the group had read"):
-                for topic in PARTITIONS:
-                    delete_topic(cluster, topic)
-            with step("restore topics and group from the archive"):
-                restore(cluster, archive, session)
-            with step("compare every record with the archive"):
-                compared = compare(bootstrap=cluster.bootstrap, archive=archive, session=session)
-            with step(f"{GROUP} reads on"):
-                resumed = read_on(cluster, before, acknowledged)
-    return Findings(archived=archived, run=run, compared=compared, resumed=resumed)
+    with (
+        tempfile.TemporaryDirectory(prefix="maxbrod-demo-") as folder,
+        begin(step, Path(folder), records, brokers) as begun,
+    ):
+        cluster, archive, session = begun.cluster, begun.archive, begun.session
+        with step("lose every topic, and with them what the group had read"):
+            for topic in PARTITIONS:
+                delete_topic(cluster, topic)
+        with step("restore topics and group from the archive"):
+            restore(cluster, archive, session, groups=(GROUP,))
+        with step("compare every record with the archive"):
+            compared = compare(bootstrap=cluster.bootstrap, archive=archive, session=session)
+        with step(f"{GROUP} reads on"):
+            resumed = read_on(cluster, begun.before, begun.acknowledged)
+    return Findings(archived=begun.archived, run=begun.run, compared=compared, resumed=resumed)
 
 
 def fill(cluster: Cluster, records: int) -> dict[str, int]:
@@ -178,7 +225,7 @@ def _pay(cluster: Cluster) -> int:
 
 def read_on(cluster: Cluster, before: Mapping[str, list[int]], acknowledged: Mapping[str, int]) -> list[Resumed]:
     """The same group reads the restored topics to their ends, from its committed offsets on."""
-    after = read_as_group(cluster, GROUP, dict.fromkeys(_GROUP_TOPICS))
+    after = read_as_group(cluster, GROUP, dict.fromkeys(GROUP_TOPICS))
     return [
         Resumed(
             topic=topic,
@@ -188,7 +235,7 @@ def read_on(cluster: Cluster, before: Mapping[str, list[int]], acknowledged: Map
             went_on_at=min(after[topic], default=-1),
             acknowledged=acknowledged[topic],
         )
-        for topic in _GROUP_TOPICS
+        for topic in GROUP_TOPICS
     ]
 
 
@@ -219,8 +266,8 @@ def _archived_logs(archive: Archive, topic: str, partitions: int) -> tuple[int, 
     return sum(row.bytes for row in rows), logs
 
 
-def restore(cluster: Cluster, archive: Path, session: Session) -> None:
-    """Restore every topic at its own offsets, and the offsets of the group."""
+def restore(cluster: Cluster, archive: Path, session: Session, groups: tuple[str, ...] = ()) -> None:
+    """Restore every topic at its own offsets, and the offsets of these groups."""
     config = Config.model_validate({"archive": str(archive), "kafka": {"bootstrap": cluster.bootstrap}})
-    with Restore(Work(config, session=session), RestoreRequest(offsets=OffsetsMode.EXACT, groups=(GROUP,))) as work:
+    with Restore(Work(config, session=session), RestoreRequest(offsets=OffsetsMode.EXACT, groups=groups)) as work:
         work.run(work.plan())

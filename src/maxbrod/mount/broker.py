@@ -24,6 +24,7 @@ from maxbrod.mount import apis, metadata, refusals
 from maxbrod.mount.apis import Api, Message
 from maxbrod.mount.channels import LENGTH_BYTES, Channel, ClosedError, PlainChannel, TlsChannel
 from maxbrod.mount.coordinator import KEYS as GROUP_KEYS
+from maxbrod.mount.coordinator import KEYS_BY_ID as GROUP_KEYS_BY_ID
 from maxbrod.mount.coordinator import Client, Coordinator
 from maxbrod.mount.descriptions import Describer
 from maxbrod.mount.fetch import Fetcher
@@ -106,7 +107,7 @@ class BrokerNode:
         limits: dict[int, tuple[int, int]] = (
             dict(_RANGES) if with_ids else {**_RANGES, ApiKey.Fetch: (4, _FETCH_BY_NAME)}
         )
-        limits.update(GROUP_KEYS)
+        limits.update({**GROUP_KEYS, **(GROUP_KEYS_BY_ID if with_ids else {})})
         limits.update(LOGIN_KEYS)
         self._handlers = self._own_handlers()
         known = apis.api_table(limits)

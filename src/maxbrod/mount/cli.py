@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.output import print_line
 from maxbrod.cli.verbs import at_work, end
+from maxbrod.mount.heap import collector_paused, share_one_heap
 from maxbrod.mount.options import MountOptions
 from maxbrod.options import PLACE, JsonOption, QuietOption
 from maxbrod.text import counted, human_bytes
@@ -29,8 +30,10 @@ def mount(call: Call[MountOptions]) -> None:
 
       maxbrod mount s3://backups/kafka --topic 'orders-*' --listen 127.0.0.1:19092
     """
+    share_one_heap()
     with at_work(call, meanwhile="clients get the answers that they wait for") as work:
-        from maxbrod.mount.verb import mount as serve  # noqa: PLC0415 - not for `--help`
+        with collector_paused():
+            from maxbrod.mount.verb import mount as serve  # noqa: PLC0415 - not for `--help`
 
         report = serve(work, _print_ready if not call.silent else lambda _: None)
     end(call, report, _print)

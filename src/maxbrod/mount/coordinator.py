@@ -32,7 +32,7 @@ from maxbrod.mount.positions import PROTOCOL_TYPE, Positions
 ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse = message_pair("ConsumerGroupDescribe")
 
 KEYS: Final[Mapping[int, tuple[int, int]]] = {
-    ApiKey.OffsetCommit: (0, 9),  # from 10 on topics have ids, and those of a mount need not
+    ApiKey.OffsetCommit: (0, 9),
     ApiKey.OffsetFetch: (0, 9),
     ApiKey.JoinGroup: (0, 9),
     ApiKey.Heartbeat: (0, 4),
@@ -45,6 +45,8 @@ KEYS: Final[Mapping[int, tuple[int, int]]] = {
     ApiKey.ConsumerGroupDescribe: (0, 1),
 }
 """The requests that `Coordinator.handle` answers, and their versions."""
+KEYS_BY_ID: Final[Mapping[int, tuple[int, int]]] = {ApiKey.OffsetCommit: (0, 10), ApiKey.OffsetFetch: (0, 10)}
+"""The same where topics have ids: from version 10 on, these requests have no names."""
 
 _GROUPS_MAX: Final = 10_000
 _BYTES_MAX: Final = 512 << 20

@@ -8,9 +8,10 @@ consumer that moves to the restored cluster would be told of a truncation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import Final
+from typing import Final, TypeAlias
+from uuid import UUID
 
 from kafka.protocol.consumer import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
 
@@ -23,6 +24,11 @@ _METADATA_BYTES_MAX: Final = 4096
 _GROUPS_MAX: Final = 20_000
 _NO_OFFSET: Final = HeldOffset(offset=-1)
 _NO_EPOCH: Final = -1
+_BY_ID: Final = 10
+"""The first version that has ids of topics in place of their names."""
+_Shown: TypeAlias = str | UUID
+"""A topic as a message has it, by its name or by its id."""
+_Row: TypeAlias = tuple[_Shown, int, HeldOffset, Code]
 
 
 class GroupOffsets:
@@ -52,7 +58,7 @@ class GroupOffsets:
 
     async def commit(self, request: Message, version: int, allowed: Code) -> Message:
         """Commit what can be, durably. `allowed` is the error of all partitions if the sender may not."""
-        codes: list[tuple[str, list[tuple[int, Code]]]] = []
+        codes: list[tuple[_Shown, list[tuple[int, Code]]]] = []
         commits: list[TopicCommit] = []
         if (
             allowed is Code.NONE
@@ -61,6 +67,8 @@ class GroupOffsets:
         ):
             allowed = Code.GROUP_MAX_SIZE_REACHED
         for topic in request.topics:
+            shown = _shown(topic, version)
+            name = self._name(shown)
             rows: list[tuple[int, Code]] = []
             for partition in topic.partitions:
                 code = allowed
@@ -69,20 +77,20 @@ class GroupOffsets:
                     code = Code.OFFSET_METADATA_TOO_LARGE
                 if code is Code.NONE and partition.committed_offset < 0:
                     code = Code.INVALID_REQUEST
-                if code is Code.NONE and self.positions.key_of(topic.name, partition.partition_index) is None:
-                    code = Code.UNKNOWN_TOPIC_OR_PARTITION
                 if code is Code.NONE:
+                    code = self._unknown(name, partition.partition_index)
+                if code is Code.NONE and name is not None:
                     held = HeldOffset(offset=partition.committed_offset, metadata=metadata)
-                    commits.append(TopicCommit(self.positions.topics[topic.name], partition.partition_index, held))
+                    commits.append(TopicCommit(self.positions.topics[name], partition.partition_index, held))
                 rows.append((partition.partition_index, code))
-            codes.append((topic.name, rows))
+            codes.append((shown, rows))
         failed = await self._write(request.group_id, commits)
         response = OffsetCommitResponse
         return response(
             version=version,
             topics=[
                 response.OffsetCommitResponseTopic(
-                    name=name,
+                    **_field(shown),
                     partitions=[
                         response.OffsetCommitResponseTopic.OffsetCommitResponsePartition(
                             partition_index=index, error_code=failed if code is Code.NONE else code
@@ -90,7 +98,7 @@ class GroupOffsets:
                         for index, code in rows
                     ],
                 )
-                for name, rows in codes
+                for shown, rows in codes
             ],
         )
 
@@ -133,23 +141,19 @@ class GroupOffsets:
         """The offsets of one group, or from version 8 on of several. Without topics: of all."""
         response = OffsetFetchResponse
         if version < 8:
-            wanted = None if request.topics is None else _wanted(request.topics)
             topic_class = response.OffsetFetchResponseTopic
-            topics = self._topics(request.group_id, wanted, topic_class, topic_class.OffsetFetchResponsePartition)
+            partition_class = topic_class.OffsetFetchResponsePartition
+            topics = self._topics(request.group_id, request.topics, version, topic_class, partition_class)
             return response(version=version, topics=topics, error_code=Code.NONE)
         group_class = response.OffsetFetchResponseGroup
         topic_class = group_class.OffsetFetchResponseTopics
+        partition_class = topic_class.OffsetFetchResponsePartitions
         return response(
             version=version,
             groups=[
                 group_class(
                     group_id=group.group_id,
-                    topics=self._topics(
-                        group.group_id,
-                        None if group.topics is None else _wanted(group.topics),
-                        topic_class,
-                        topic_class.OffsetFetchResponsePartitions,
-                    ),
+                    topics=self._topics(group.group_id, group.topics, version, topic_class, partition_class),
                     error_code=Code.NONE,
                 )
                 for group in request.groups
@@ -159,38 +163,56 @@ class GroupOffsets:
     def _topics(
         self,
         group_id: str,
-        wanted: Mapping[str, Collection[int]] | None,
+        topics: Iterable[Message] | None,
+        version: int,
         topic_class: Message,
         partition_class: Message,
     ) -> list[Message]:
         held = self.held(group_id)
+        rows = self._all(held, version) if topics is None else self._wanted(held, topics, version)
         return [
             topic_class(
-                name=name,
+                **_field(shown),
                 partitions=[
                     partition_class(
                         partition_index=partition,
                         committed_offset=found.offset,
                         committed_leader_epoch=_NO_EPOCH,
                         metadata=found.metadata,
-                        error_code=Code.NONE,
+                        error_code=code,
                     )
-                    for _, partition, found in rows
+                    for _, partition, found, code in of_topic
                 ],
             )
-            for name, rows in groupby(self._rows(held, wanted), key=lambda row: row[0])
+            for shown, of_topic in groupby(rows, key=lambda row: row[0])
         ]
 
-    def _rows(
-        self, held: Mapping[PositionKey, HeldOffset], wanted: Mapping[str, Collection[int]] | None
-    ) -> Iterator[tuple[str, int, HeldOffset]]:
-        if wanted is None:
-            yield from self.positions.named(held)
-            return
-        for name, partitions in wanted.items():
+    def _all(self, held: Mapping[PositionKey, HeldOffset], version: int) -> Iterator[_Row]:
+        for name, partition, found in self.positions.named(held):
+            served_id = self.positions.topics[name].served_id
+            yield (name if version < _BY_ID or served_id is None else served_id), partition, found, Code.NONE
+
+    def _wanted(
+        self, held: Mapping[PositionKey, HeldOffset], topics: Iterable[Message], version: int
+    ) -> Iterator[_Row]:
+        wanted = {_shown(topic, version): tuple(dict.fromkeys(topic.partition_indexes)) for topic in topics}
+        for shown, partitions in wanted.items():
+            name = self._name(shown)
             for partition in partitions:
-                key = self.positions.key_of(name, partition)
-                yield name, partition, _NO_OFFSET if key is None else held.get(key, _NO_OFFSET)
+                key = None if name is None else self.positions.key_of(name, partition)
+                # A partition that there is not has no offset, as with Kafka; an id that there is not is an error.
+                code = Code.UNKNOWN_TOPIC_ID if name is None else Code.NONE
+                yield shown, partition, _NO_OFFSET if key is None else held.get(key, _NO_OFFSET), code
+
+    def _name(self, shown: _Shown) -> str | None:
+        """The mounted name of a topic; None: no topic has this id."""
+        return shown if isinstance(shown, str) else self.positions.names.get(shown)
+
+    def _unknown(self, name: str | None, partition: int) -> Code:
+        """The error of a partition that the mount does not have."""
+        if name is None:
+            return Code.UNKNOWN_TOPIC_ID
+        return Code.UNKNOWN_TOPIC_OR_PARTITION if self.positions.key_of(name, partition) is None else Code.NONE
 
     async def _write(self, group_id: str, commits: list[TopicCommit]) -> Code:
         """The error of every commit if the journal failed. A client tries again after this one."""
@@ -202,5 +224,10 @@ class GroupOffsets:
         return Code.NONE
 
 
-def _wanted(topics: Iterable[Message]) -> dict[str, Collection[int]]:
-    return {topic.name: tuple(dict.fromkeys(topic.partition_indexes)) for topic in topics}
+def _shown(topic: Message, version: int) -> _Shown:
+    shown: _Shown = topic.name if version < _BY_ID else topic.topic_id
+    return shown
+
+
+def _field(shown: _Shown) -> dict[str, _Shown]:
+    return {"name" if isinstance(shown, str) else "topic_id": shown}

@@ -202,18 +202,27 @@ class PartitionLog:
         ]
 
 
-def partitions_in(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
-    """Topic id, partition and data rows of each partition in these rows of a catalog."""
+def topics_in(rows: pa.Table) -> dict[str, pa.Table]:
+    """The data rows of each topic id in these rows of a catalog, by partition and offset."""
     rows = rows.filter(pc.field("kind") == Kind.DATA).sort_by(SORT_ORDER).combine_chunks()
     if not rows.num_rows:
-        return
+        return {}
     topics = pc.dictionary_encode(rows["topic_id"]).combine_chunks()
     if isinstance(topics, pa.ChunkedArray):
         topics = topics.chunk(0)
-    numbers, partition = topics.indices.to_numpy(), rows["partition"].to_numpy()
-    fresh = np.ones(rows.num_rows, np.bool_)
-    fresh[1:] = (numbers[1:] != numbers[:-1]) | (partition[1:] != partition[:-1])
-    starts = np.flatnonzero(fresh).tolist()
+    numbers = topics.indices.to_numpy()
     names = topics.dictionary.to_pylist()
+    return {names[numbers[start]]: part for start, part in _parts(rows, numbers)}
+
+
+def partitions_in(rows: pa.Table) -> dict[int, pa.Table]:
+    """The rows of each partition of a topic, from those of `topics_in`."""
+    numbers = rows["partition"].to_numpy()
+    return {int(numbers[start]): part for start, part in _parts(rows, numbers)}
+
+
+def _parts(rows: pa.Table, numbers: NDArray[np.int32]) -> Iterator[tuple[int, pa.Table]]:
+    """The runs of rows with the same number, and where each begins."""
+    starts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()]
     for start, stop in zip(starts, [*starts[1:], rows.num_rows], strict=True):
-        yield names[numbers[start]], int(partition[start]), rows.slice(start, stop - start)
+        yield start, rows.slice(start, stop - start)

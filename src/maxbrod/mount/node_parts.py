@@ -18,12 +18,14 @@ from maxbrod.archive.selection import parse_time_ms, select_names
 from maxbrod.errors import MaxbrodError, RefusedError, UsageError
 from maxbrod.mount.broker import BrokerNode, Door
 from maxbrod.mount.cache import ChunkCache
+from maxbrod.mount.heap import collector_paused
 from maxbrod.mount.loads import ChunkLoader
+from maxbrod.mount.ranges import Ranges
 from maxbrod.mount.renewal import Renewal
 from maxbrod.mount.security import Logins, TlsFiles, ssl_context
 from maxbrod.mount.tokens import TokenRules
 from maxbrod.mount.users import read_users
-from maxbrod.mount.view import ClusterView, MountedArchive, Ranges, view_of
+from maxbrod.mount.view import ClusterView, MountedArchive, view_of
 
 if TYPE_CHECKING:
     from maxbrod.config import Config
@@ -96,9 +98,9 @@ async def warm(node: BrokerNode, view: ClusterView, patterns: Sequence[str]) -> 
 
 def open_archives(config: Config, held: Sequence[Ranges] | None = None) -> list[MountedArchive]:
     """Open the archives, at one version each. `held`: the logs of each must not be longer."""
-    return [
-        open_one(config, number, None if held is None else held[number]) for number in range(len(archive_urls(config)))
-    ]
+    numbers = range(len(archive_urls(config)))
+    with collector_paused():
+        return [open_one(config, number, None if held is None else held[number]) for number in numbers]
 
 
 def open_one(config: Config, number: int, held: Ranges | None = None) -> MountedArchive:

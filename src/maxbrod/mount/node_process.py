@@ -21,9 +21,11 @@ from typing import Any, Final
 from maxbrod.config import Config
 from maxbrod.errors import MaxbrodError
 from maxbrod.mount.broker import BrokerNode, listen
+from maxbrod.mount.heap import share_one_heap
 from maxbrod.mount.metrics import NodeFigures
 from maxbrod.mount.node_parts import NodeParts, door_of, open_archives, run_node
-from maxbrod.mount.view import Ranges, ServedNode, node_id
+from maxbrod.mount.ranges import Ranges
+from maxbrod.mount.view import ServedNode, node_id
 
 _FIGURES_S: Final = 1.0
 
@@ -59,6 +61,7 @@ def _say(**document: Any) -> None:  # noqa: ANN401 - anything that JSON has
 
 
 def main() -> int:
+    share_one_heap()
     order: NodeOrder = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
     logger = logging.getLogger("maxbrod")
     logger.addHandler(_LogLines())

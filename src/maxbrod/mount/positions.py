@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from maxbrod.kafka.groups import CLASSIC
 from maxbrod.kafka.state.cluster_state import CommittedOffset, Group
@@ -42,6 +43,8 @@ class GroupTopic:
     """The first offset and the end of each partition, as mounted."""
     newest: bool = True
     """False for an older incarnation, which the mount shows under another name."""
+    served_id: UUID | None = None
+    """The id under which clients know the topic; None if they know names only."""
 
     @property
     def key(self) -> str:
@@ -58,6 +61,12 @@ class Positions:
     groups: Mapping[str, Mapping[PositionKey, HeldOffset]]
     """By group id. A group may have no offset in these topics."""
     protocol_types: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[UUID, str] = field(init=False)
+    """By the id that clients know."""
+
+    def __post_init__(self) -> None:
+        named = {topic.served_id: name for name, topic in self.topics.items() if topic.served_id is not None}
+        object.__setattr__(self, "names", named)
 
     def key_of(self, topic: str, partition: int) -> PositionKey | None:
         """None if the mount has no such partition."""

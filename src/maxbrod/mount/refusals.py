@@ -182,8 +182,14 @@ def _group_offsets(request: Message, version: int) -> Tree:
     }
 
 
+def _committed(request: Message) -> Tree:
+    # The newest version has the ids of topics in place of their names.
+    places = zip(request.topics, _places(request.topics), strict=True)
+    return {"topics": [{**place, "topic_id": topic.topic_id} for topic, place in places]}
+
+
 _OF_GROUPS: Final[dict[int, Callable[[Message, int], Tree]]] = {
-    ApiKey.OffsetCommit: lambda request, _: {"topics": _places(request.topics)},
+    ApiKey.OffsetCommit: lambda request, _: _committed(request),
     ApiKey.OffsetFetch: _group_offsets,
     ApiKey.JoinGroup: lambda _, __: {},
     ApiKey.Heartbeat: lambda _, __: {},

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from maxbrod.errors import MaxbrodError
 
 if TYPE_CHECKING:
-    from maxbrod.mount.view import ClusterView, MountedArchive, Ranges
+    from maxbrod.mount.ranges import Ranges
+    from maxbrod.mount.view import ClusterView, MountedArchive
 
 _LOG: Final = logging.getLogger(__name__)
 _AGAIN_S: Final = 30.0

@@ -18,6 +18,7 @@ from maxbrod.errors import UsageError
 from maxbrod.model import now_ms
 from maxbrod.mount.broker import listen
 from maxbrod.mount.coordinator import Coordinator
+from maxbrod.mount.heap import collector_paused
 from maxbrod.mount.journal import CommitJournal, default_state
 from maxbrod.mount.metrics import NodeFigures, registry_of
 from maxbrod.mount.node_parts import NodeParts, door_of, open_archives, run_node
@@ -25,7 +26,7 @@ from maxbrod.mount.node_process import NodeOrder
 from maxbrod.mount.positions import GroupTopic, Positions, archived_positions
 from maxbrod.mount.report import MountReport
 from maxbrod.mount.side_nodes import SideNode
-from maxbrod.mount.view import ClusterView, OffsetRanges, ServedNode, identity, node_id
+from maxbrod.mount.view import NIL, ClusterView, OffsetRanges, ServedNode, identity, node_id
 
 if TYPE_CHECKING:
     from maxbrod.work.work import Work
@@ -124,6 +125,7 @@ def positions_in(view: ClusterView) -> Positions:
             archive=topic.archive.archive.url,
             logs=OffsetRanges(topic),
             newest=topic.newest,
+            served_id=None if topic.served_id == NIL else topic.served_id,
         )
         for topic in view.topics.values()
     ]
@@ -132,7 +134,8 @@ def positions_in(view: ClusterView) -> Positions:
         url: () if archive.moment.cluster is None else archive.moment.cluster.groups
         for url, archive in archives.items()
     }
-    return archived_positions(topics, groups)
+    with collector_paused():
+        return archived_positions(topics, groups)
 
 
 async def _serve(

@@ -13,7 +13,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid5
 
 import pyarrow as pa
@@ -21,12 +21,12 @@ import pyarrow as pa
 from maxbrod.archive.archive import Archive
 from maxbrod.archive.renames import Rename, unused_rule
 from maxbrod.archive.selection import matches_nothing, select_topics
-from maxbrod.archive.snapshots import Moment, find_moment, known_topics
 from maxbrod.batch.cuts import Cut
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.errors import UsageError
-from maxbrod.model import PartitionId, TopicPartition
-from maxbrod.mount.logs import LOG_COLUMNS, ArchivedPartition, PartitionLog, partitions_in
+from maxbrod.model import TopicPartition
+from maxbrod.mount.logs import LOG_COLUMNS, ArchivedPartition, PartitionLog, partitions_in, topics_in
+from maxbrod.mount.ranges import Ranges, scope_of
 
 if TYPE_CHECKING:
     from maxbrod.kafka.state.cluster_state import TopicState
@@ -36,8 +36,6 @@ _ROWS_AT_ONCE: Final = 1 << 19
 _NODE_ID: Final = 100_000
 """Node ids begin here: far from those that clusters use, so that no client takes a node for one of the source."""
 NIL: Final = UUID(int=0)
-Ranges: TypeAlias = Mapping[PartitionId, tuple[int, int]]
-"""The first offset and the end of each archived partition, data and gaps together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,32 +64,17 @@ class MountedArchive:
         held: Ranges | None = None,
     ) -> None:
         """`held`: the ends of an older version of the same archive, beyond which no log may go."""
-        self.number, self.archive, self._held = number, archive, held
-        self.moment: Moment = find_moment(archive.storage, archive.catalog.runs(), as_of)
+        self.number, self.archive = number, archive
         self._until_ms = until_ms
-        revisions = self.moment.revisions_in(archive.catalog)
-        self._revisions = self.moment.revisions
-        self.names, self.newest = known_topics(archive.catalog, self.moment, revisions)
-        self.ranges: Ranges = self._find_ranges()
+        scope = scope_of(archive, as_of, held)
+        self.moment, self.ranges = scope.moment, scope.ranges
+        self.names, self.newest = scope.names, scope.newest
+        self._ends_given = held is not None or scope.moment.as_of is not None
         self._lock = threading.Lock()
-        self._rows: dict[str, dict[int, pa.Table]] | None = None
-
-    def _find_ranges(self) -> dict[PartitionId, tuple[int, int]]:
-        snapshot = {} if self.moment.snapshot is None else self.moment.snapshot.ends
-        found = {
-            partition: (place.first_offset, place.end_offset)
-            for partition, place in self.archive.catalog.positions().items()
-        }
-        # As of a run, nothing beyond its ends exists; now, they only tell which partitions are empty.
-        if self._held is not None:
-            found = {
-                partition: (min(found.get(partition, (end,))[0], end), end)
-                for partition, (_, end) in self._held.items()
-            }
-        return {
-            **{partition: (min(found.get(partition, (end,))[0], end), end) for partition, end in snapshot.items()},
-            **(found if self.moment.as_of is None else {}),
-        }
+        self._rows: dict[str, pa.Table] | None = None
+        """Of a small archive the rows of all topics, once they were read."""
+        self._divided: dict[str, dict[int, pa.Table]] = {}
+        """The same by partition, of topics that were asked for."""
 
     @property
     def is_cut(self) -> bool:
@@ -113,8 +96,8 @@ class MountedArchive:
     def partition_counts(self) -> dict[str, int]:
         """The number of partitions of each topic id, also of those without records."""
         counts = {topic_id: state.partition_count for topic_id, state in self.states.items()}
-        for partition in self.ranges:
-            counts[partition.topic_id] = max(counts.get(partition.topic_id, 0), partition.partition + 1)
+        for topic_id, count in self.ranges.counts():
+            counts[topic_id] = max(counts.get(topic_id, 0), count)
         return counts
 
     def logs(self, topic_id: str, name: str) -> dict[int, PartitionLog]:
@@ -127,8 +110,8 @@ class MountedArchive:
             table = rows.get(number)
             if table is None:
                 nothing = table = nothing if nothing is not None else _no_rows(self.archive)
-            start, end = self.ranges.get(PartitionId(topic_id=topic_id, partition=number), (0, 0))
-            limit = end if self.moment.as_of is not None or self._held is not None else None
+            start, end = self.ranges.of(topic_id, number)
+            limit = end if self._ends_given else None
             archived = ArchivedPartition(
                 archive=self.number,
                 storage=self.archive.storage,
@@ -145,21 +128,26 @@ class MountedArchive:
         """The first offset and the end of a partition as `logs` would find them, but for a time that cuts them.
 
         Making a log for each of 100,000 partitions would take longer than anybody waits for a mount. Of a large archive
-        the rows are not read for this: where a partition has nothing but gaps, the range begins with them.
+        the rows are not read for this: where a partition may have nothing but gaps, the range begins with them.
         """
-        start, end = self.ranges.get(PartitionId(topic_id=topic_id, partition=number), (0, 0))
-        return (end, end) if self.is_small and number not in self._rows_of(topic_id) else (start, end)
+        start, end = self.ranges.of(topic_id, number)
+        if start < end and self.ranges.is_unsure(topic_id, number) and self.is_small:
+            return (start, end) if number in self._rows_of(topic_id) else (end, end)
+        return start, end
 
     def _rows_of(self, topic_id: str) -> dict[int, pa.Table]:
         if not self.is_small:
-            return {number: rows for _, number, rows in partitions_in(self._read([topic_id]))}
+            rows = topics_in(self._read([topic_id])).get(topic_id)
+            return {} if rows is None else partitions_in(rows)
         with self._lock:
             if self._rows is None:
-                rows_of: dict[str, dict[int, pa.Table]] = {}
-                for found, number, rows in partitions_in(self._read(None)):
-                    rows_of.setdefault(found, {})[number] = rows
-                self._rows = rows_of
-            return self._rows.get(topic_id, {})
+                self._rows = topics_in(self._read(None))
+            # A table for each of many partitions takes far more memory than their rows: only of topics that are read.
+            found = self._divided.get(topic_id)
+            if found is None:
+                rows = self._rows.get(topic_id)
+                found = self._divided[topic_id] = {} if rows is None else partitions_in(rows)
+            return found
 
     @cached_property
     def is_small(self) -> bool:
@@ -169,7 +157,7 @@ class MountedArchive:
 
     def _read(self, topic_ids: Sequence[str] | None) -> pa.Table:
         return self.archive.catalog.rows(
-            columns=LOG_COLUMNS, topic_ids=topic_ids, as_of=self.moment.ends, revisions=self._revisions
+            columns=LOG_COLUMNS, topic_ids=topic_ids, as_of=self.moment.ends, revisions=self.moment.revisions
         )
 
 

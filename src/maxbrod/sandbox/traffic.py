@@ -6,7 +6,7 @@ The producer is for hundreds of records; for more see `events`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -127,19 +127,26 @@ def _send(producer: KafkaProducer, topic: str, partition: int, messages: Iterabl
     return [future.get(timeout=60).offset for future in futures]
 
 
-def read_as_group(
-    cluster: Cluster,
+def read_as_group(cluster: Cluster, group_id: str, counts: Mapping[str, int | None]) -> dict[str, list[int]]:
+    """Read committed records as a member of a group of the cluster: see `read_as_member`."""
+    return read_as_member(cluster.running_client_properties(), group_id, counts)
+
+
+def read_as_member(
+    properties: Mapping[str, Any],
     group_id: str,
     counts: Mapping[str, int | None],
+    on_read: Callable[[int], None] = lambda _: None,
 ) -> dict[str, list[int]]:
     """Read committed records as a member of a group, from the group's offsets on; returns the offsets read by topic.
 
-    `counts` limits the records of each topic; None reads to the end. The member then commits and leaves. For topics of
-    one partition, in codecs that kafka-python reads without further packages.
+    `properties` are those of a client of kafka-python. `counts` limits the records of each topic; None reads to the
+    end. The member then commits and leaves. `on_read` is called with the number of records whenever some were read. For
+    topics of one partition, in codecs that kafka-python reads without further packages.
     """
     consumer = KafkaConsumer(
         *counts,
-        **cluster.running_client_properties(),
+        **properties,
         group_id=group_id,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
@@ -157,6 +164,7 @@ def read_as_group(
             for where, records in consumer.poll(_POLL_MS).items():
                 mine, count = read[where.topic], counts[where.topic]
                 found = [record.offset for record in records]
+                on_read(len(found))
                 mine += found if count is None else found[: count - len(mine)]
                 if len(mine) == count:
                     consumer.pause(where)
