@@ -30,6 +30,7 @@ from maxbrod.check.options import CheckOptions
 from maxbrod.compact.options import CompactOptions
 from maxbrod.compare.options import CompareOptions
 from maxbrod.convert.options import ConvertOptions
+from maxbrod.copy.options import CopyOptions
 from maxbrod.drill.options import DrillOptions
 from maxbrod.erase.options import EraseOptions
 from maxbrod.errors import RefusedError, UsageError, naming
@@ -267,6 +268,7 @@ class Config(SectionModel):
     check: CheckOptions = CheckOptions()
     query: QueryOptions = QueryOptions()
     convert: ConvertOptions = ConvertOptions()
+    copies: CopyOptions = CopyOptions()
     compact: CompactOptions = CompactOptions()
     erase: EraseOptions = EraseOptions()
     gc: GcOptions = GcOptions()

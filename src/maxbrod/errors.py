@@ -19,6 +19,7 @@
     │   └── UnsupportedFormatError  5  an unknown version, magic, codec or flag
     ├── ObjectNotFoundError         1  the storage has no object of that name
     ├── AccessDeniedError           1  credentials are missing, wrong, or do not allow it
+    │   └── FrozenObjectError       1  an object is in an archive class, and must be brought back before it can be read
     ├── StorageFullError            1  no space or quota is left
     ├── OutputError                 1  standard output cannot be written
     ├── EnvironmentMissingError     1  this machine lacks something (Java, a jar, a port)
@@ -239,6 +240,10 @@ class ObjectNotFoundError(MaxbrodError):
 
 class AccessDeniedError(MaxbrodError):
     """Credentials are missing, wrong or expired, or do not allow the operation."""
+
+
+class FrozenObjectError(AccessDeniedError):
+    """An object is in an archive class of its store, and must be brought back before it can be read."""
 
 
 class StorageFullError(MaxbrodError):

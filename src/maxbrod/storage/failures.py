@@ -16,6 +16,7 @@ from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, Unauth
 
 from maxbrod.errors import (
     AccessDeniedError,
+    FrozenObjectError,
     MaxbrodError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -83,14 +84,15 @@ _DENIALS: Final = {
     "InvalidToken": ("the session token is not valid", "get a new one"),
     "RequestTimeTooSkewed": ("the clock of this machine is wrong", "set it; S3 refuses requests that are 15 min off"),
     "InvalidObjectState": (
-        "the object is in the storage class GLACIER",
-        "have S3 restore it first, then try again",
+        "the object is in an archive class, such as GLACIER or DEEP_ARCHIVE",
+        "have S3 restore it first, then try again; 'maxbrod copy --thaw' does so",
     ),
     "BlobArchived": ("the blob is in the tier Archive", "have Azure rehydrate it first, then try again"),
     "BlobBeingRehydrated": ("the blob is being rehydrated from the tier Archive", "try again when that is done"),
     "KMS.DisabledException": ("the KMS key is disabled", "enable it, or name another one in s3.kms_key_id"),
 }
 """The meaning of a store's error code, and a hint."""
+_FROZEN: Final = frozenset({"InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"})
 _BLOBS: Final = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 _ACTIONS: Final = {
     "s3": {
@@ -251,7 +253,8 @@ def _denied(failure: _Failure) -> MaxbrodError | None:
         )
     if failure.code in _DENIALS:
         message, hint = _DENIALS[failure.code]
-        return AccessDeniedError(f"{message}{failure.said}", hint=hint)
+        frozen = failure.code in _FROZEN
+        return (FrozenObjectError if frozen else AccessDeniedError)(f"{message}{failure.said}", hint=hint)
     if isinstance(failure.error, PermissionDeniedError | UnauthenticatedError) or failure.status in {401, 403}:
         action = _ACTIONS.get(failure.scheme, {}).get(failure.operation)
         lacking = (
