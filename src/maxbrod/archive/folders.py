@@ -34,6 +34,7 @@ FOLDERS: Final = {
     "ledger": CopyRule.NAMED,
     "holds": CopyRule.WHOLE,
     "copies": CopyRule.NONE,
+    "keys": CopyRule.NONE,
     ".maxbrod": CopyRule.NONE,
     "catalog-before": CopyRule.NONE,
     "probes": CopyRule.NONE,

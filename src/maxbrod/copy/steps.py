@@ -17,12 +17,15 @@ from maxbrod.copy.sending import Sender
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, MaxbrodError, OvertakenError, UnavailableError
 from maxbrod.notices import Notice
 from maxbrod.storage.interface import Storage
+from maxbrod.storage.thaw import FrozenObjects
 from maxbrod.text import counted
+from maxbrod.work.intervals import wait_unless
 from maxbrod.work.work import Work
 
 _OBJECTS: Final = ("packs", "segments")
 _LISTED_AT_ONCE: Final = 4096
 _ATTEMPTS: Final = 10
+THAW_POLL_S: Final = 30.0
 _STALE_S: Final = LATE_MS / 1000
 """How long a listing of the target counts. `gc` deletes there what no catalog names yet, but nothing so young."""
 
@@ -76,6 +79,8 @@ class CopySteps(ABC):
         self.gone: dict[str, MaxbrodError] = {}
         """Objects that the catalog names and the source does not have."""
         self._missed: set[str] = set()
+        self.sources: dict[str, str] = {}
+        """The packs of the source from which objects of the target are cut."""
         self.version_before: int | None = None
         self.version: int | None = None
         """The version at which the copy stands, as the source counts."""
@@ -114,6 +119,13 @@ class CopySteps(ABC):
             ended, plan = self._send(plan)
             if not ended:
                 return first, [_stopped()]
+            if self.sender.tally.frozen and self.work.config.copies.thaw:
+                # Again, with what is back.
+                if not self._thaw():
+                    return first, [_stopped()]
+                ended, plan = self._send(self.plan(plan.table))
+                if not ended:
+                    return first, [_stopped()]
             plan = replace(plan, there=first.there)
             notices = [*plan.notices, *self.sender.tally.notices(), *self._lost()]
             if self.sender.tally.frozen:
@@ -132,6 +144,7 @@ class CopySteps(ABC):
     def _send(self, plan: CopyPlan) -> tuple[bool, CopyPlan]:
         """Send until the target lacks nothing that can be sent; False if a stop came first. And the last plan."""
         tally, before = self.sender.tally, None
+        self.sources = {item.path: item.pack for item in plan.objects if item.pack is not None}
         while any(todo := self._todo(plan)):
             if todo == before:
                 raise UnavailableError(
@@ -153,6 +166,22 @@ class CopySteps(ABC):
             # Planned again, to see that nothing is lacking: objects may have been deleted on either side meanwhile.
             plan = self.plan(self._table_after(plan))
         return not self.work.is_stopped(), plan
+
+    def _thaw(self) -> bool:
+        """Have the store bring back what is frozen, and wait until all of it is; False if a stop came first."""
+        options, tally = self.work.config.copies, self.sender.tally
+        frozen = FrozenObjects(self.archive.url, self.archive.options)
+        waiting = {(self.sources.get(path) or path) for path in tally.frozen}
+        self.work.tell(f"asking S3 to bring {counted(len(waiting), 'object')} back")
+        for path in sorted(waiting):
+            frozen.ask_back(path, days=options.thaw_days, tier=options.thaw_tier)
+        while waiting:
+            self.work.tell(f"waiting for {counted(len(waiting), 'object')} that S3 brings back")
+            if not wait_unless(THAW_POLL_S, self.work.stop):
+                return False
+            waiting = {path for path in waiting if not frozen.is_back(path)}
+        tally.frozen.clear()
+        return True
 
     def newest(self) -> Table:
         with self.work.looking("reading the source"):

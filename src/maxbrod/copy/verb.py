@@ -10,7 +10,7 @@ from maxbrod.archive.archive import Archive, Proof, ProofKind, open_archive, rec
 from maxbrod.archive.copies import Origin, claim, demand_same, read_origin
 from maxbrod.catalog.catalog import Catalog, refuse_foreign_objects
 from maxbrod.catalog.copies import demand_descent, version_of_copy
-from maxbrod.config import StorageConfig
+from maxbrod.config import EncryptionConfig, StorageConfig
 from maxbrod.copy.chosen import ChosenCopy
 from maxbrod.copy.report import CopyReport
 from maxbrod.copy.sending import Sender
@@ -19,7 +19,7 @@ from maxbrod.errors import EXIT_FAILED, MaxbrodError, RefusedError, StorageFullE
 from maxbrod.model import now_ms
 from maxbrod.notices import Notice
 from maxbrod.storage.sides import sides_of
-from maxbrod.storage.stores import open_storage, probe_conditional_puts
+from maxbrod.storage.stores import encrypted, open_storage, probe_conditional_puts
 from maxbrod.work.intervals import Intervals
 from maxbrod.work.reach import Place
 from maxbrod.work.work import Work
@@ -102,7 +102,7 @@ class Copying:
             Place(url=self._source.url, storage=storages[0]),
             Place(url=self._target.url, storage=storages[1], writes=True),
         )
-        self._claim()
+        self._claim(storages[1].encryption)
         self._sender = Sender(work, *places)
         self._copy: WholeCopy | ChosenCopy
         if self.is_whole:
@@ -150,11 +150,12 @@ class Copying:
         if source.startswith(target) or target.startswith(source):
             raise UsageError("SRC and DST are the same place, or one is within the other", hint="name another DST")
 
-    def _claim(self) -> None:
+    def _claim(self, keys: EncryptionConfig) -> None:
         """Demand that the target is empty or a copy of this source, and say there whose copy it is."""
         table_id = _own(self._source).table.id
         mine = Origin(table_id=table_id, topics=self._options.topics, exclude=self._options.exclude)
         copied, found = Catalog.find(self._target), read_origin(self._target)
+        encrypts = keys.given and not self._target.encrypted
         if found is None:
             if copied is None:
                 refuse_foreign_objects(self._target)
@@ -182,8 +183,22 @@ class Copying:
                     object_name=self._target.url,
                     hint="use another store, or make sure that nobody else writes there and pass --single-writer",
                 )
+            if encrypts and copied is None:
+                self._target = encrypted(self._target, keys)
+            elif encrypts:
+                raise self._not_encrypted()
             found = claim(self._target, mine)
+        elif encrypts:
+            raise self._not_encrypted()
         demand_same(found, mine, name=self._target.url, is_empty=copied is None)
+
+    def _not_encrypted(self) -> RefusedError:
+        return RefusedError(
+            "a key is given for DST, and the copy there is not encrypted",
+            operation="copy",
+            object_name=self._target.url,
+            hint="name another DST; or give the key for SRC alone: --from-storage encryption.key_file=FILE",
+        )
 
     def _record(self, report: CopyReport) -> CopyReport:
         """Tell the source of a copy that has come to its end."""
