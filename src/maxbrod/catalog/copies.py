@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from maxbrod.catalog.catalog import Catalog
@@ -18,6 +19,7 @@ from maxbrod.catalog.codec import Table, encode_checkpoint
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.log import (
     LAST_CHECKPOINT,
+    LOG_FOLDER,
     RETENTION_MS,
     TABLE_FOLDER,
     checkpoint_name,
@@ -26,6 +28,7 @@ from maxbrod.catalog.log import (
     log_path,
 )
 from maxbrod.catalog.rows import Run
+from maxbrod.catalog.statements import is_signed, keep_links
 from maxbrod.errors import MaxbrodError, ObjectExistsError, ObjectNotFoundError, RefusedError
 from maxbrod.model import now_ms
 from maxbrod.storage.interface import Storage
@@ -34,6 +37,7 @@ RunKey = tuple[int, str]
 """The version that committed a run, and its id."""
 _REWRITING: Final = frozenset({"prune", "prune --undo", "check --repair", "repair"})
 """The commands that take runs away, or bring them back."""
+_CHAIN_MAX: Final = 4096
 _ELSEWHERE: Final = "name another DST; if it is no longer needed, delete this one first"
 
 
@@ -73,7 +77,7 @@ def version_of_copy(storage: Storage, catalog: Catalog) -> CopiedVersion:
     return CopiedVersion(
         version=catalog.version,
         entry=None if entry is None else digest_of(entry),
-        table_id=catalog.table.id,
+        table_id=catalog.table.table_id,
         runs=run_keys(catalog.runs()),
     )
 
@@ -103,7 +107,9 @@ def demand_descent(source: Storage, catalog: Catalog, copied: CopiedVersion, *, 
         return
     runs = catalog.runs()
     rewritten = any(run.statistics.get("command") in _REWRITING for run in runs if (run.commit or 0) > copied.version)
-    if not _is_continued(run_keys(runs), copied, rewritten=rewritten, same_table=catalog.table.id == copied.table_id):
+    if not _is_continued(
+        run_keys(runs), copied, rewritten=rewritten, same_table=catalog.table.table_id == copied.table_id
+    ):
         raise _refused(
             f"the runs of the source do not continue those of the copy, which stands at version {copied.version}: it "
             "is the copy of another archive, or the source was rolled back or made anew",
@@ -134,7 +140,7 @@ def recent_data_files(table: Table) -> list[str]:
     return [f"{TABLE_FOLDER}/{path}" for path in table.log.removed_since(now_ms() - RETENTION_MS, replaced=True)]
 
 
-def publish(table: Table, target: Storage) -> None:
+def publish(table: Table, source: Storage, target: Storage) -> None:
     """Make this version the newest one of a copy, whose objects and data files are all there."""
     kept, version = target.at_hand(), table.log.version
     checkpoint, pointer = encode_checkpoint(table.log)
@@ -146,8 +152,21 @@ def publish(table: Table, target: Storage) -> None:
         with suppress(ObjectExistsError):
             kept.put(log_path(entry_name(version)), entry)
     kept.replace(LAST_CHECKPOINT, pointer)
+    signed = entry is not None and is_signed(entry)
     # Nobody commits to a copy, so nobody else cleans up.
     with suppress(MaxbrodError):
-        delete_expired(kept)
+        if signed:
+            _copy_chain(source, kept, version)
+        delete_expired(kept, *([partial(keep_links, kept)] if signed else []))
         files = DataFiles(kept, table)
         files.delete(files.unused())
+
+
+def _copy_chain(source: Storage, target: Storage, version: int) -> None:
+    """Copy the entries before this one: whoever has pinned an older version follows the chain of their digests."""
+    there = {info.path for info in target.list(LOG_FOLDER)}
+    entries = {log_path(entry_name(number)) for number in range(max(version - _CHAIN_MAX, 0), version)}
+    for info in source.list(LOG_FOLDER):
+        if info.path in entries and info.path not in there:
+            with suppress(ObjectExistsError, ObjectNotFoundError):
+                target.put(info.path, source.get(info.path))

@@ -18,7 +18,7 @@ from maxbrod.archive.copies import announce_version, withdraw_announcements
 from maxbrod.archive.folders import CopyRule, folders_with
 from maxbrod.archive.knowledge import decode_carried, encode_carried
 from maxbrod.archive.selection import select_names
-from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of
+from maxbrod.archive.snapshot_document import RunFacts, Snapshot, encode, gaps_of, snapshot_path
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.codec import Table
@@ -160,13 +160,12 @@ class ChosenCopy(CopySteps):
             _SOURCE: {
                 "version": source.version,
                 "entry": None if entry is None else digest_of(entry),
-                "table_id": plan.table.id,
+                "table_id": plan.table.table_id,
                 "runs": [list(key) for key in sorted(run_keys(runs[-1:]))],
             },
         }
         started_at, path = self.work.started_at_ms, None
         if plan.moment.snapshot is not None:
-            path = f"snapshots/{run_id}.json.zst"
             facts = RunFacts(started_at=started_at, finished_at=at, statistics=statistics, commit=catalog.version + 1)
             snapshot = narrowed(plan.moment.snapshot, plan.ids)
             held = {place: range_ for place, range_ in source.positions().items() if place.topic_id in plan.ids}
@@ -182,7 +181,9 @@ class ChosenCopy(CopySteps):
                 run=facts,
                 revisions=catalog.revisions(),
             )
-            self.target.at_hand().put(path, encode(snapshot))
+            data = encode(snapshot)
+            path = snapshot_path(run_id, data, signed=self.target.signing is not None)
+            self.target.at_hand().put(path, data)
         return Run(
             run_id=run_id,
             started_at=started_at,

@@ -197,7 +197,7 @@ class _Copier:
             wrong, places = [], {}
             for place in item.slices:
                 places[place.position] = writer.size
-                digest = SliceDigest()
+                digest = SliceDigest.like(place.digest)
                 for start in range(place.position, place.end, CHUNK_BYTES):
                     with _of_source():
                         chunk = self._source.get_range(pack, start, min(CHUNK_BYTES, place.end - start))
@@ -261,7 +261,8 @@ class SliceProof:
         start, end = self._position, self._position + len(chunk)
         data = np.frombuffer(chunk, np.uint8)
         while self._waiting and self._waiting[0].position < end:
-            self._begun.append((self._waiting.popleft(), SliceDigest()))
+            place = self._waiting.popleft()
+            self._begun.append((place, SliceDigest.like(place.digest)))
         left = []
         for place, digest in self._begun:
             digest.add(data[max(place.position - start, 0) : place.end - start])

@@ -152,7 +152,7 @@ class Copying:
 
     def _claim(self, keys: EncryptionConfig) -> None:
         """Demand that the target is empty or a copy of this source, and say there whose copy it is."""
-        table_id = _own(self._source).table.id
+        table_id = _own(self._source).table.table_id
         mine = Origin(table_id=table_id, topics=self._options.topics, exclude=self._options.exclude)
         copied, found = Catalog.find(self._target), read_origin(self._target)
         encrypts = keys.given and not self._target.encrypted

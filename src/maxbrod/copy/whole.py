@@ -22,6 +22,7 @@ from maxbrod.catalog.copies import data_files, demand_descent, publish, read_ent
 from maxbrod.catalog.ledger import documents_in, version_of
 from maxbrod.catalog.log import BRING_BACK, TABLE_FOLDER
 from maxbrod.catalog.queries import SLICE_COLUMNS
+from maxbrod.catalog.statements import LINKS
 from maxbrod.copy.plan import ObjectToCopy, lacking_rows, objects_in
 from maxbrod.copy.steps import CopyPlan, CopySteps
 from maxbrod.errors import EXIT_CORRUPT, CorruptDataError
@@ -85,7 +86,8 @@ class WholeCopy(CopySteps):
         ]
         yield self._lacking(ledger)
         kept = {info.path for info in self.source.list(TABLE_FOLDER)}
-        yield self._lacking([*data_files(table), *(path for path in recent_data_files(table) if path in kept)])
+        links = [info.path for info in self.source.list(LINKS)]
+        yield self._lacking([*links, *data_files(table), *(path for path in recent_data_files(table) if path in kept)])
 
     def _lacking(self, paths: Sequence[str]) -> list[str]:
         folders = {"/".join(path.split("/")[:-1]) for path in paths}
@@ -115,6 +117,6 @@ class WholeCopy(CopySteps):
         entry = None if copied is None else read_entry(self.target, copied.log.version)
         if copied is None or copied.log.version < table.log.version or entry is None:
             self.work.tell("committing")
-            publish(table, self.target)
+            publish(table, self.source, self.target)
         withdraw_announcements(self.target, table.log.version)
         return table.log.version
