@@ -35,6 +35,7 @@ FOLDERS: Final = {
     "holds": CopyRule.WHOLE,
     "copies": CopyRule.NONE,
     "keys": CopyRule.NONE,
+    "erasures": CopyRule.WHOLE,
     ".maxbrod": CopyRule.NONE,
     "catalog-before": CopyRule.NONE,
     "probes": CopyRule.NONE,

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from maxbrod.archive.archive import Archive, Proof, ProofKind, open_archive, record_proof
 from maxbrod.archive.copies import Origin, claim, demand_same, read_origin
-from maxbrod.catalog.catalog import Catalog, refuse_foreign_objects
+from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.copies import demand_descent, version_of_copy
+from maxbrod.catalog.empty_places import refuse_foreign_objects
 from maxbrod.config import EncryptionConfig, StorageConfig
 from maxbrod.copy.chosen import ChosenCopy
 from maxbrod.copy.report import CopyReport
