@@ -46,6 +46,7 @@ def test_exit_codes_are_the_documented_ones() -> None:
         "UnsupportedFormatError": 5,
         "ObjectNotFoundError": 1,
         "AccessDeniedError": 1,
+        "FrozenObjectError": 1,
         "StorageFullError": 1,
         "OutputError": 1,
         "EnvironmentMissingError": 1,

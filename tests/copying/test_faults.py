@@ -147,7 +147,7 @@ def test_objects_that_the_source_no_longer_needs_are_not_missed(
                         (tmp_path / "a" / info.path).unlink()
         return send(context, items)
 
-    monkeypatch.setattr("maxbrod.copy.sending.copy_objects", while_the_source_moves_on)
+    monkeypatch.setattr("maxbrod.copy.sender.copy_objects", while_the_source_moves_on)
     report = copy(tmp_path / "a", tmp_path / "b", executor=_Pickleless())
     assert report.exit_code == 0
     assert look(tmp_path / "b") == look(tmp_path / "a")

@@ -87,7 +87,7 @@ class CopyOptions(Options):
         STORAGE_CLASSES,
         default=False,
     )
-    thaw_days: int = option("How long S3 keeps what it restores.", STORAGE_CLASSES, "N", default=7, low=1)
+    thaw_days: int = option("How long S3 keeps what it restores.", STORAGE_CLASSES, "N", default=3, low=1)
     thaw_tier: str = option(
         "How fast S3 restores: Bulk, Standard or Expedited.", STORAGE_CLASSES, "TIER", default="Standard"
     )

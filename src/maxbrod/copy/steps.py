@@ -13,7 +13,7 @@ from maxbrod.archive.archive import Archive
 from maxbrod.catalog.catalog import LATE_MS, Catalog, load_table
 from maxbrod.catalog.codec import Table
 from maxbrod.copy.plan import ListedObjects, ObjectToCopy
-from maxbrod.copy.sending import Sender
+from maxbrod.copy.sender import Sender
 from maxbrod.errors import EXIT_CORRUPT, EXIT_INCOMPLETE, MaxbrodError, OvertakenError, UnavailableError
 from maxbrod.notices import Notice
 from maxbrod.storage.interface import Storage

@@ -14,7 +14,7 @@ from maxbrod.catalog.empty_places import refuse_foreign_objects
 from maxbrod.config import EncryptionConfig, StorageConfig
 from maxbrod.copy.chosen import ChosenCopy
 from maxbrod.copy.report import CopyReport
-from maxbrod.copy.sending import Sender
+from maxbrod.copy.sender import Sender
 from maxbrod.copy.whole import WholeCopy
 from maxbrod.errors import EXIT_FAILED, MaxbrodError, RefusedError, StorageFullError, UsageError
 from maxbrod.model import now_ms
