@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import obstore
-
 from maxbrod.archive.archive import open_archive
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.check.run import check_archive
@@ -17,8 +15,6 @@ from support.storages import delta_table, s3_options
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from obstore.store import S3Store
 
     from maxbrod.sandbox.s3 import S3Server
 
@@ -47,18 +43,3 @@ def test_chosen_topics_go_from_one_prefix_of_s3_to_another(tmp_path: Path, s3: S
     assert copy(first, second, storage=options, topics=["b", "orders"]).exit_code == 0
     wanted = {where: log for where, log in look(tmp_path / "a").logs.items() if where[0] in {"b", "orders"}}
     assert look(second, options).logs == wanted
-
-
-def test_old_objects_are_written_in_their_storage_class_and_the_catalog_never(
-    tmp_path: Path, s3: S3Server, s3_store: S3Store
-) -> None:
-    options, bucket = s3_options(s3), f"s3://{s3.bucket}/cold"
-    three_topics(tmp_path / "a")
-    copy(tmp_path / "a", bucket, storage=options, storage_class_after="1d=STANDARD_IA,100000d=GLACIER")
-    classes = {
-        info["path"].split("/")[1]: obstore.get(s3_store, info["path"]).attributes.get("Storage-Class")
-        for chunk in obstore.list(s3_store, prefix="cold")
-        for info in chunk
-    }
-    assert {folder for folder, found in classes.items() if found == "STANDARD_IA"} == {"segments", "packs"}
-    assert classes.keys() >= {"catalog", "snapshots", "ledger", "copies"}
