@@ -202,16 +202,17 @@ def find_lost_end(
     version = catalog.version
     if (found := find_lost_commit(storage, catalog, until_ms=until_ms)) is not None:
         return found
-    copied = announced_version(storage)
     for info, number in documents_in(storage):
-        if (commit := version_of(number)) > max(version, copied) and (until_ms is None or info.modified_ms < until_ms):
+        known = until_ms is None or info.modified_ms < until_ms
+        if (commit := version_of(number)) > version and known and commit > announced_version(storage):
             return f"it ends with version {version}, but {info.path} is of version {commit}: {_OR_KILLED}"
     for info in storage.list("snapshots"):
         if info.path in named or (until_ms is not None and info.modified_ms >= until_ms):
             continue
         with suppress(*_DAMAGES):
             snapshot = decode(bytes(storage.get(info.path)), object_name=info.path)
-            if snapshot.run is not None and snapshot.run.commit > max(version, copied):
+            commit = -1 if snapshot.run is None else snapshot.run.commit
+            if snapshot.run is not None and commit > version and commit > announced_version(storage):
                 return (
                     f"it ends with version {version}, but run {snapshot.run_id} has a snapshot for version "
                     f"{snapshot.run.commit}: {_OR_KILLED}"
