@@ -33,6 +33,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.full
 
 
+def test_the_benchmark_of_protection_says_how_fast_a_copy_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "protect", "--only", "copy", "--scale", "0.001", "--rounds", "1", "--json"]) == 0
+    (figure,) = json.loads(capsys.readouterr().out)
+    assert (figure["name"], figure["wanted"]) == ("a copy, speed over cat and sync", 0.8)
+    assert figure["value"] > 0
+
+
 def test_the_codec_benchmark_reports_every_measurement(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "codec", "--records", "2000", "--rounds", "1", "--json"]) == 0
     measured = {each["name"]: each for each in json.loads(capsys.readouterr().out)}

@@ -47,6 +47,7 @@ def test_exit_codes_are_the_documented_ones() -> None:
         "ObjectNotFoundError": 1,
         "AccessDeniedError": 1,
         "ForbiddenError": 1,
+        "FrozenObjectError": 1,
         "StorageFullError": 1,
         "OutputError": 1,
         "EnvironmentMissingError": 1,

@@ -62,6 +62,7 @@ SHARED = {
 
 # Two values of each kind: for the file, and for the flag that overrides it.
 WORDS = {
+    "storage_class_after": ({"30d": "GLACIER"}, "1d=STANDARD_IA", {"1d": "STANDARD_IA"}),
     "start": ("latest", ["orders:0:5", "orders:1:6"], {"orders": {0: 5, 1: 6}}),
     "segment_bytes": ("1MiB", "2MiB", 2 << 20),
     "topic_bytes": ("1MiB", "2MiB", 2 << 20),
@@ -131,7 +132,9 @@ def verbs(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tup
 
 
 def section_of(path: tuple[str, ...]) -> str:
-    """Verbs of one group share a section, but trees of another tool have their own."""
+    """Verbs of one group share a section, but trees of another tool have their own. `copy` is a method of models."""
+    if path[0] == "copy":
+        return "copies"
     return path[-1].replace("-", "_") if path[-1].endswith("-tree") else path[0]
 
 

@@ -17,6 +17,7 @@ from maxbrod_bench.race import (
     LifecycleGroup,
     Measurement,
     MountGroup,
+    ProtectGroup,
     ReplicateGroup,
     RestoreGroup,
     TableGroup,
@@ -192,6 +193,17 @@ def mount(
     """A mount beside a broker: Kafka's own consumer reads the same records from both."""
     options = {"scale": scale, "rounds": rounds, "only": only or ()}
     _measure("mount", "A mount, measured", options, json=json)
+
+
+@app.command()
+def protect(
+    scale: Scale = 1.0,
+    rounds: Rounds = 3,
+    only: Annotated[list[ProtectGroup] | None, _ONLY] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Protecting an archive: a second copy beside cat."""
+    _measure("protect", "Protection, measured", {"scale": scale, "rounds": rounds, "only": only or ()}, json=json)
 
 
 def _page(name: str) -> Any:  # noqa: ANN401 - a module

@@ -58,6 +58,10 @@ class LifecycleGroup(StrEnum):
     REQUESTS = "requests"  # What a run asks of the store, counted
 
 
+class ProtectGroup(StrEnum):
+    COPY = "copy"  # An archive to another folder, beside cat
+
+
 class MountGroup(StrEnum):
     A = "a"  # Records of 1 KB, uncompressed, four partitions
     B = "b"  # JSON of 270 bytes in lz4 batches, four partitions

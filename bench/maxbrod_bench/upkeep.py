@@ -29,7 +29,7 @@ from maxbrod.layouts.kafka.records import append_records
 from maxbrod.layouts.kafka.writer import ArchiveWriter
 from maxbrod.model import Codec, PartitionId
 from maxbrod.repair.run import repair_archive
-from maxbrod.storage.interface import ByteRange, ObjectInfo, Storage, Writer
+from maxbrod.storage.interface import ByteRange, HeldObject, ObjectInfo, Storage, Writer
 from maxbrod.storage.stores import open_storage
 from maxbrod.work.jobs import SparkExecutor
 from maxbrod.work.session import open_session
@@ -181,8 +181,8 @@ class CountingStorage(Storage):
         self.counts["lists"] += 1
         return self._inner.list(folder)
 
-    def delete(self, paths: Iterable[str]) -> None:
-        self._inner.delete(paths)
+    def delete(self, paths: Iterable[str]) -> Sequence[HeldObject]:
+        return self._inner.delete(paths)
 
 
 def count_requests(*, packed: bool) -> tuple[Counter[str], int]:

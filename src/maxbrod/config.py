@@ -30,6 +30,7 @@ from maxbrod.check.options import CheckOptions
 from maxbrod.compact.options import CompactOptions
 from maxbrod.compare.options import CompareOptions
 from maxbrod.convert.options import ConvertOptions
+from maxbrod.copy.options import CopyOptions
 from maxbrod.drill.options import DrillOptions
 from maxbrod.erase.options import EraseOptions
 from maxbrod.errors import RefusedError, UsageError, naming
@@ -147,7 +148,7 @@ class EncryptionConfig(SectionModel):
     )
     passphrase: SecretStr | None = key("A passphrase of at least 12 letters.")
     passphrase_file: Path | None = key("A file with the passphrase.")
-    kms_key: str | None = key("A key of Amazon's KMS: its id, ARN or alias. Needs maxbrod[kms].")
+    kms_key: str | None = key("A key of Amazon's KMS: its id, ARN or alias. Needs maxbrod[aws].")
     kms_region: str | None = key("The region of KMS. By default AWS_REGION.")
     kms_endpoint: str | None = key("A server other than Amazon's that serves KMS.")
     command: Words = Field(
@@ -283,6 +284,7 @@ class Config(SectionModel):
     check: CheckOptions = CheckOptions()
     query: QueryOptions = QueryOptions()
     convert: ConvertOptions = ConvertOptions()
+    copies: CopyOptions = CopyOptions()
     compact: CompactOptions = CompactOptions()
     erase: EraseOptions = EraseOptions()
     gc: GcOptions = GcOptions()

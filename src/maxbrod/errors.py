@@ -19,7 +19,8 @@
     │   └── UnsupportedFormatError  5  an unknown version, magic, codec or flag
     ├── ObjectNotFoundError         1  the storage has no object of that name
     ├── AccessDeniedError           1  credentials are missing, wrong, or do not allow it
-    │   └── ForbiddenError          1  the storage knows the user, and a rule or a lock forbids the operation
+    │   ├── ForbiddenError          1  the storage knows the user, and a rule or a lock forbids the operation
+    │   └── FrozenObjectError       1  an object is in an archive class, and must be brought back before it can be read
     ├── StorageFullError            1  no space or quota is left
     ├── OutputError                 1  standard output cannot be written
     ├── EnvironmentMissingError     1  this machine lacks something (Java, a jar, a port)
@@ -244,6 +245,10 @@ class AccessDeniedError(MaxbrodError):
 
 class ForbiddenError(AccessDeniedError):
     """The storage knows the user, and a permission, a policy or a lock forbids the operation on this object."""
+
+
+class FrozenObjectError(AccessDeniedError):
+    """An object is in an archive class of its store, and must be brought back before it can be read."""
 
 
 class StorageFullError(MaxbrodError):

@@ -19,6 +19,7 @@ KINDS: Final = {
     "different": "source and target of a conversion differ",
     "empty": "the target's layout has no place for an empty topic or partition",
     "failed": "a partition could not be read or written to its end",
+    "frozen": "objects are in an archive class of their store, and must be brought back before they can be read",
     "generation": "a generation of a compacted topic began, became active, was dropped, or could not be read further",
     "hidden": "topics that were asked for, or may have been, are hidden from this user, or there are fewer than "
     "--min-topics",

@@ -210,6 +210,8 @@ MAY_ASK: Final = {
     "catalog/log.py": "for the earlier one of it and of the store's newest stamp",
     "catalog/catalog.py": "how often to look for unused files, and whether a commit is late",
     "catalog/commits.py": "for the times of new files; it deletes only those of its own refused commit",
+    "catalog/copies.py": "for how far back it copies data files that are out of use; `catalog/files` decides what goes",
+    "copy/chosen.py": "for the times of its own run; it deletes only the snapshot of its own refused commit",
     "drill/run.py": "for the time of its own record",
     "layouts/kbak/survey.py": "for the times of its own manifest",
     "replicate/archive_lease.py": "for the time of its own note",

@@ -187,6 +187,13 @@ DOCUMENTS: Final = (
     ),
     JsonDocument("erase", "The report of an erasure.", report="erase.report:EraseReport"),
     JsonDocument("compact", "The report of a compaction.", report="compact.report:CompactReport"),
+    JsonDocument("copy", "The report of a copy.", report="copy.report:CopyReport"),
+    JsonDocument(
+        "copy-interval",
+        "One line for each interval of `copy --follow`.",
+        commands=("copy",),
+        fields={"interval": int, "failures": int, "report": {"type": ["object", "null"]}, "error": _REFUSED, **_CODE},
+    ),
     JsonDocument("serve", "The report of a dashboard, when it has ended.", report="serve.report:ServeReport"),
     JsonDocument("mount", "The report of a mount, when it has ended.", report="mount.report:MountReport"),
     JsonDocument(

@@ -188,11 +188,13 @@ class ProofKind(StrEnum):
     QUICK_CHECK = "check"
     DEEP_CHECK = "deep-check"
     DRILL = "drill"
+    COPY = "copy"
+    """Not of the archive itself: another store has a copy of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """One check of the whole archive, or one drill."""
+    """One check of the whole archive, one drill, or one copy to another store."""
 
     __pydantic_config__ = ConfigDict(strict=False, extra="ignore")
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from maxbrod.archive.copies import announced_version
 from maxbrod.archive.snapshot_document import decode
 from maxbrod.archive.snapshots import last_snapshot_run, read_snapshot
 from maxbrod.archive.surveyed import topic_id_for
@@ -195,20 +196,23 @@ def find_lost_end(
 
     They are snapshots, of which `named` are those of known runs; files of rows, and documents of the ledger. A run that
     was killed just before its commit looks the same. Everything that these account for is durable, so it may be taken
-    for committed. A run that is about to commit looks the same, too: `until_ms` leaves younger objects out.
+    for committed. A run that is about to commit looks the same, too: `until_ms` leaves younger objects out. So does a
+    copy from another archive that was killed, or is under way, but that is announced.
     """
     version = catalog.version
-    if (found := find_lost_commit(catalog, until_ms=until_ms)) is not None:
+    if (found := find_lost_commit(storage, catalog, until_ms=until_ms)) is not None:
         return found
     for info, number in documents_in(storage):
-        if (commit := version_of(number)) > version and (until_ms is None or info.modified_ms < until_ms):
+        known = until_ms is None or info.modified_ms < until_ms
+        if (commit := version_of(number)) > version and known and commit > announced_version(storage):
             return f"it ends with version {version}, but {info.path} is of version {commit}: {_OR_KILLED}"
     for info in storage.list("snapshots"):
         if info.path in named or (until_ms is not None and info.modified_ms >= until_ms):
             continue
         with suppress(*_DAMAGES):
             snapshot = decode(bytes(storage.get(info.path)), object_name=info.path)
-            if snapshot.run is not None and snapshot.run.commit > version:
+            commit = -1 if snapshot.run is None else snapshot.run.commit
+            if snapshot.run is not None and commit > version and commit > announced_version(storage):
                 return (
                     f"it ends with version {version}, but run {snapshot.run_id} has a snapshot for version "
                     f"{snapshot.run.commit}: {_OR_KILLED}"
@@ -216,8 +220,10 @@ def find_lost_end(
     return None
 
 
-def find_lost_commit(catalog: Catalog, *, until_ms: int | None = None) -> str | None:
+def find_lost_commit(storage: Storage, catalog: Catalog, *, until_ms: int | None = None) -> str | None:
     """The same by files of rows alone. Of all traces, they are put last: hardly a killed run leaves one."""
-    for commit, run_id in catalog.lost_commits(until_ms=until_ms):
+    lost = catalog.lost_commits(until_ms=until_ms)
+    copied = announced_version(storage) if lost else -1
+    for commit, run_id in (found for found in lost if found[0] > copied):
         return f"it ends with version {catalog.version}, but run {run_id} has rows for version {commit}: {_OR_KILLED}"
     return None

@@ -29,6 +29,7 @@ from maxbrod.model import GapReason, PartitionId
 
 PORTION_ROWS: Final = 1 << 19
 """About 200 MB with all columns. Smaller portions read more row groups twice, at the edges of portions."""
+SLICE_COLUMNS: Final = ("path", "position", "bytes", "digest", "min_timestamp", "max_timestamp", "written_at")
 _PARTIAL_ROWS: Final = 1 << 20
 _AS_OF_END: Final = "as_of_end"
 _NOT_PRESENT: Final = (Kind.RUN, Kind.REPLACED, Kind.BUILDING, Kind.GENERATIONS)
@@ -286,6 +287,10 @@ class Queries(ABC):
     def paths(self) -> set[str]:
         """Every object that some row names: data, also if it was replaced or is not active yet, and snapshots."""
         return {path for paths in self._path_lists() for path in paths if path is not None}
+
+    def slices(self) -> Iterator[pa.Table]:
+        """Where slices are and what proves them, of all rows that name one: also replaced, or not active yet."""
+        return self._files().stream(SLICE_COLUMNS, pc.field("digest").is_valid())
 
     def path_set(self) -> PathSet:
         """The same in little memory."""

@@ -236,7 +236,7 @@ def _find_lost_end(archive: Archive, catalog: Catalog, runs: Sequence[Run]) -> s
     named, until_ms = {run.snapshot for run in runs}, now_ms() - UNCOMMITTED_MS
     found = find_lost_end(archive.storage, catalog, named, until_ms=until_ms)
     deadline = time.monotonic() + _COMMIT_S
-    while found is None and (young := find_lost_commit(catalog)) is not None and catalog.is_newest():
+    while found is None and (young := find_lost_commit(archive.storage, catalog)) is not None and catalog.is_newest():
         if time.monotonic() >= deadline:
             return young
         time.sleep(_LOOK_AGAIN_S)

@@ -69,6 +69,7 @@ _GROUPS: Final = {
         "gc": "maxbrod.inspect.cli:gc",
         "repair": "maxbrod.repair.cli:repair",
         "convert": "maxbrod.convert.cli:convert",
+        "copy": "maxbrod.copy.cli:copy",
     },
     "Schedule": {"run": "maxbrod.schedule.cli:run"},
     "Replicate": {"replicate": "maxbrod.replicate.cli:app"},

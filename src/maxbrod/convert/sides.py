@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
-from typing import Any, Final
-
-from pydantic import ValidationError
+from typing import Final
 
 from maxbrod.archive.archive import Archive, open_archive, open_for_writing
 from maxbrod.archive.erasures import put_erasure, read_erasures
@@ -17,75 +15,21 @@ from maxbrod.archive.selection import Incarnation, newest_ids, select_names
 from maxbrod.archive.snapshot_document import RunFacts, encode, gaps_of, snapshot_path
 from maxbrod.archive.snapshots import Moment, find_moment
 from maxbrod.catalog.rows import Gap, Row, Run, Segment, decode_rows, new_run_id
-from maxbrod.config import StorageConfig, complaints
+from maxbrod.config import StorageConfig
 from maxbrod.convert.options import ConvertOptions
-from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, RefusedError, UsageError
+from maxbrod.errors import EXIT_CORRUPT, EXIT_DONE, EXIT_INCOMPLETE, RefusedError
 from maxbrod.layouts.foreign import UNCOMMITTED, ClusterFacts, ForeignGap, Loss, Survey, WriteOptions
 from maxbrod.layouts.logdir.format import CHECK_CRC
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import GapReason, PartitionId, TopicPartition, now_ms
 from maxbrod.notices import Notice
 from maxbrod.registry.stored import copy_registry
-from maxbrod.storage.composed import is_joined
-from maxbrod.storage.urls import parse_url
 from maxbrod.transfer.plan import ConvertPart, convert_rows
 from maxbrod.transfer.task import Transferred, native_compression
 from maxbrod.transform.plan import Transform
 from maxbrod.work.report import about
 
-_SECTIONS: Final = {"s3": "s3", "gs": "gcs", "az": "azure"}
 _TRANSFORM: Final = "transform"
-
-
-def sides_of(
-    storage: StorageConfig, urls: tuple[str, str], own: tuple[Mapping[str, str], Mapping[str, str]]
-) -> tuple[StorageConfig, StorageConfig]:
-    """Return the storage options of both sides: an S3-compatible store and a directory share no setting.
-
-    `own` has each side's settings by their dotted names, such as s3.endpoint.
-    A cloud's section of `storage` applies to the sides in that cloud. UsageError: no side is in it.
-    """
-    schemes = ["file" if is_joined(url) else parse_url(url).scheme for url in urls]
-    defaults = {section: getattr(StorageConfig(), section) for section in _SECTIONS.values()}
-    for scheme, section in _SECTIONS.items():
-        if scheme not in schemes and getattr(storage, section) != defaults[section]:
-            raise UsageError(
-                f"the options in {section} are for {scheme}://, and neither side is there",
-                hint="remove them, or correct SRC or DST",
-            )
-    source, target = (
-        _laid(
-            storage.model_copy(
-                update={name: value for name, value in defaults.items() if name != _SECTIONS.get(scheme)}
-            ),
-            given,
-        )
-        for scheme, given in zip(schemes, own, strict=True)
-    )
-    return source, target
-
-
-def _laid(storage: StorageConfig, given: Mapping[str, str]) -> StorageConfig:
-    if not given:
-        return storage
-    settings: dict[str, Any] = {
-        name: dict(value) if hasattr(value, "model_fields_set") else value for name, value in storage
-    }
-    for name, value in given.items():
-        *sections, last = name.split(".")
-        place = settings
-        for section in sections:
-            place = place.setdefault(section, {})
-            if not isinstance(place, dict):
-                raise UsageError(f"the storage has no option {name}", hint="see 'maxbrod help storage'")
-        place[last] = value
-    try:
-        return StorageConfig.model_validate(settings)
-    except ValidationError as error:
-        raise UsageError(
-            f"the storage options of one side are wrong: {complaints(error, StorageConfig)}",
-            hint="see 'maxbrod help storage'",
-        ) from None
 
 
 class ConvertSource:

@@ -16,12 +16,13 @@ from maxbrod.catalog.rows import Segment, new_run_id
 from maxbrod.config import StorageConfig
 from maxbrod.convert.options import ConvertOptions
 from maxbrod.convert.proof import prove
-from maxbrod.convert.sides import ConvertSource, NativeTarget, OtherTarget, sides_of
+from maxbrod.convert.sides import ConvertSource, NativeTarget, OtherTarget
 from maxbrod.errors import EXIT_CORRUPT, EXIT_FAILED, EXIT_INCOMPLETE, MaxbrodError, UnavailableError, UsageError
 from maxbrod.layouts.logdir.format import CHECK_CRC
 from maxbrod.layouts.registry import NATIVE
 from maxbrod.model import PartitionId, now_ms
 from maxbrod.notices import Notice, verdict_of, worst_exit_code
+from maxbrod.storage.sides import sides_of
 from maxbrod.text import counted
 from maxbrod.transfer.plan import ConvertPart, shares, waves
 from maxbrod.transfer.task import TransferItem, Transferred, TransferSettings, key_of, run_transfer_task

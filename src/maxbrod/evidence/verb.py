@@ -125,7 +125,11 @@ def _erasures(archive: Archive, unreadable: list[str]) -> list[ErasureEvidence]:
             how=erasure.how,
             topics=tuple(sorted({topic.topic for topic in erasure.topics})),
             offsets=sum(
-                end - first for topic in erasure.topics for part in topic.partitions for first, end in part.erased
+                end - first
+                for topic in erasure.topics
+                for part in topic.partitions
+                for erased in part.erased
+                for first, end in erased.offsets
             ),
             finished=erasure.id not in unfinished,
         )

@@ -74,6 +74,8 @@ class ArchiveFacts:
     """Objects that are missing or too short, and rows that contradict each other."""
     deep_check: Proof | None
     drill: Proof | None
+    copy: Proof | None = None
+    """The last copy to another store."""
     bytes: int
     records: int
     partitions: int
@@ -109,6 +111,7 @@ def judge(facts: ArchiveFacts, wanted: StatusOptions, price: float | None = None
         _unless_too_early(_deep_check(facts, wanted), facts),
         _unless_too_early(_drill(facts, wanted), facts),
         *_recovery_time(facts, wanted),
+        *_copy(facts),
         _size(facts, price),
         *_compaction(facts),
         *_erasures(facts),
@@ -290,6 +293,19 @@ def _room(facts: ArchiveFacts) -> Iterator[Promise]:
         yield _warn("room", f"{text}: {facts.free_bytes / growth:,.1f} days at the present growth", hint)
         return
     yield _ok("room", text)
+
+
+def _copy(facts: ArchiveFacts) -> Iterator[Promise]:
+    """Nothing is promised about copies: where there is one, this says how old it is."""
+    last = facts.copy
+    if last is None:
+        return
+    what = f"{last.details.get('target')}, {human_age(facts.now_ms - last.finished_at_ms)} ago"
+    if last.sound:
+        yield _ok("copy", f"the last one is complete ({what})")
+    else:
+        hint = "run 'maxbrod copy' again, and look at its output"
+        yield _warn("copy", f"the last one found damage: {last.verdict} ({what})", hint)
 
 
 def _size(facts: ArchiveFacts, price: float | None) -> Promise:

@@ -103,6 +103,7 @@ def gather(archive: Archive, clock_ms: int) -> ArchiveFacts:
             "now_ms": clock_ms,
             "deep_check": last_proof(proofs, ProofKind.DEEP_CHECK),
             "drill": last_proof(proofs, ProofKind.DRILL),
+            "copy": last_proof(proofs, ProofKind.COPY),
             **{name: totals[name] for name in ("bytes", "records", "segments")},
             "to_compact": CompactionBacklog(segments=totals["to_compact"], partitions=totals["compact_partitions"]),
             "release_format": FORMAT_VERSION,

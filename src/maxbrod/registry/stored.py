@@ -131,6 +131,11 @@ def read_registry(storage: Storage, snapshot: Snapshot | None) -> RegistryState 
     return None if capture is None else read_stored(storage, capture.path).state
 
 
+def check_stored(storage: Storage, path: str) -> None:
+    """CorruptDataError: the document is damaged."""
+    _read(storage, path)
+
+
 def _read(storage: Storage, path: str) -> dict[str, Any]:
     try:
         fields = strict_json.parse(unpack_document(storage.get(path)))

@@ -26,6 +26,7 @@ VERBS: Final = {
     "compact": "compact.cli:compact",
     "compare": "compare.cli:compare",
     "convert": "convert.cli:convert",
+    "copy": "copy.cli:copy",
     "drill": "drill.cli:drill",
     "gc": "inspect.cli:gc",
     "lock extend": "lock.cli:extend",
@@ -149,7 +150,7 @@ def _with_place(config: Config, name: str, settings: JobConfig) -> tuple[Config,
 
 
 def _follows(verb: str, options: Any) -> bool:  # noqa: ANN401 - of any verb
-    if verb == "backup":
+    if verb in {"backup", "copy"}:
         return bool(options.follow)
     return verb in {"replicate egress", "replicate ingress"} and not options.once
 

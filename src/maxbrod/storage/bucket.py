@@ -1,6 +1,6 @@
 """A bucket of S3, asked for what obstore cannot send: locks, versions, and conditional uploads in parts.
 
-Uses boto3, the extra `s3`, which signs the requests and finds credentials as obstore does. Nothing else in the package
+Uses boto3, the extra `aws`, which signs the requests and finds credentials as obstore does. Nothing else in the package
 knows a lock or a version of an object. Every method makes one attempt and raises our errors; callers retry.
 """
 
@@ -217,6 +217,27 @@ class Bucket:
         with self._asked("create", path):
             self._client.abort_multipart_upload(Bucket=self._name, Key=self._key(path), UploadId=upload)
 
+    # Archive classes
+
+    def ask_back(self, path: str, *, days: int, tier: str) -> None:
+        """Have S3 make a copy of an object in an archive class that can be read, for some days.
+
+        That takes minutes to two days. Nothing happens if it was asked before.
+        """
+        request = {"Days": days, "GlacierJobParameters": {"Tier": tier}}
+        with self._asked("ask back", path):
+            try:
+                self._client.restore_object(Bucket=self._name, Key=self._key(path), RestoreRequest=request)
+            except self._errors.ClientError as error:
+                if error.response.get("Error", {}).get("Code") != "RestoreAlreadyInProgress":
+                    raise
+
+    def is_back(self, path: str) -> bool:
+        """True if an object that was asked back can be read."""
+        with self._asked("head", path):
+            found = self._client.head_object(Bucket=self._name, Key=self._key(path), **self._customer_key())
+        return 'ongoing-request="false"' in str(found.get("Restore", ""))
+
     # Versions
 
     def versions(self, folder: str = "") -> Iterator[ObjectVersion]:
@@ -382,7 +403,7 @@ def _botocore_errors() -> Any:  # noqa: ANN401 - a module without types
         raise EnvironmentMissingError(
             "locks, versions and conditional uploads in parts need the package boto3",
             operation="open the bucket",
-            hint="pip install 'maxbrod[s3]', on the executors of a Spark cluster too",
+            hint="pip install 'maxbrod[aws]', on the executors of a Spark cluster too",
         ) from None
     return botocore.exceptions
 

@@ -17,6 +17,7 @@ from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, Unauth
 from maxbrod.errors import (
     AccessDeniedError,
     ForbiddenError,
+    FrozenObjectError,
     MaxbrodError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -87,14 +88,15 @@ _DENIALS: Final = {
     "InvalidToken": ("the session token is not valid", "get a new one"),
     "RequestTimeTooSkewed": ("the clock of this machine is wrong", "set it; S3 refuses requests that are 15 min off"),
     "InvalidObjectState": (
-        "the object is in the storage class GLACIER",
-        "have S3 restore it first, then try again",
+        "the object is in an archive class, such as GLACIER or DEEP_ARCHIVE",
+        "have S3 restore it first, then try again; 'maxbrod copy --thaw' does so",
     ),
     "BlobArchived": ("the blob is in the tier Archive", "have Azure rehydrate it first, then try again"),
     "BlobBeingRehydrated": ("the blob is being rehydrated from the tier Archive", "try again when that is done"),
     "KMS.DisabledException": ("the KMS key is disabled", "enable it, or name another one in s3.kms_key_id"),
 }
 """The meaning of a store's error code, and a hint."""
+_FROZEN: Final = frozenset({"InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"})
 _BLOBS: Final = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 _ACTIONS: Final = {
     "s3": {
@@ -106,6 +108,7 @@ _ACTIONS: Final = {
         "keeps_versions": "s3:GetBucketVersioning",
         "lock_of": "s3:GetObjectRetention",
         "set_lock": "s3:PutObjectRetention",
+        "ask back": "s3:RestoreObject",
         "list versions": "s3:ListBucketVersions",
         "bring back": "s3:GetObjectVersion or s3:PutObject",
         "remove version": "s3:DeleteObjectVersion",
@@ -264,7 +267,8 @@ def _denied(failure: _Failure) -> MaxbrodError | None:
         )
     if failure.code in _DENIALS:
         message, hint = _DENIALS[failure.code]
-        return AccessDeniedError(f"{message}{failure.said}", hint=hint)
+        frozen = failure.code in _FROZEN
+        return (FrozenObjectError if frozen else AccessDeniedError)(f"{message}{failure.said}", hint=hint)
     forbidden = failure.status == 403 or failure.code == "AccessDenied"
     if forbidden or failure.status == 401 or isinstance(failure.error, PermissionDeniedError | UnauthenticatedError):
         action = _ACTIONS.get(failure.scheme, {}).get(failure.operation)

@@ -66,7 +66,7 @@ def drills_view(proofs: Sequence[Proof], records: int) -> DrillsView:
         for drill in drills
         if (took := recovery_time_s(drill, records)) is not None
     ]
-    checks = [proof for proof in proofs if proof.kind is not ProofKind.DRILL]
+    checks = [proof for proof in proofs if proof.kind not in {ProofKind.DRILL, ProofKind.COPY}]
     return DrillsView(
         headings=tuple(TREND_HEADINGS),
         drills=tuple(

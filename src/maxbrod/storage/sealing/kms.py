@@ -1,4 +1,4 @@
-"""Amazon's KMS as the holder of a key. boto3 is an extra: `maxbrod[kms]`."""
+"""Amazon's KMS as the holder of a key. boto3 is an extra: `maxbrod[aws]`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _call(options: EncryptionConfig, action: Callable[[Any], dict[str, Any]]) ->
         from botocore.config import Config  # noqa: PLC0415
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
     except ImportError:
-        raise EnvironmentMissingError("KMS needs boto3", hint="install maxbrod[kms]") from None
+        raise EnvironmentMissingError("KMS needs boto3", hint="install maxbrod[aws]") from None
     try:
         client = boto3.client(
             "kms",

@@ -1,0 +1,1 @@
+"""`maxbrod copy`: an archive, or chosen topics of it, to another store."""
