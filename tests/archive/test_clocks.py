@@ -214,6 +214,7 @@ MAY_ASK: Final = {
     "copy/chosen.py": "for the times of its own run; it deletes only the snapshot of its own refused commit",
     "drill/run.py": "for the time of its own record",
     "layouts/kbak/survey.py": "for the times of its own manifest",
+    "repair/older_versions.py": "refuses a time in the future, and sets the ends of locks; it only hides what is newer",
     "replicate/archive_lease.py": "for the time of its own note",
     "replicate/members.py": "for the time of its own note",
     "restore/staging.py": "for the times of its own rows",
