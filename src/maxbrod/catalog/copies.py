@@ -18,7 +18,6 @@ from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.codec import Table, encode_checkpoint
 from maxbrod.catalog.files import DataFiles
 from maxbrod.catalog.log import (
-    LAST_CHECKPOINT,
     LOG_FOLDER,
     RETENTION_MS,
     TABLE_FOLDER,
@@ -26,6 +25,7 @@ from maxbrod.catalog.log import (
     delete_expired,
     entry_name,
     log_path,
+    put_pointer,
 )
 from maxbrod.catalog.rows import Run
 from maxbrod.catalog.statements import is_signed, keep_links
@@ -151,7 +151,7 @@ def publish(table: Table, source: Storage, target: Storage) -> None:
     if entry is not None:
         with suppress(ObjectExistsError):
             kept.put(log_path(entry_name(version)), entry)
-    kept.replace(LAST_CHECKPOINT, pointer)
+    put_pointer(kept, pointer)
     signed = entry is not None and is_signed(entry)
     # Nobody commits to a copy, so nobody else cleans up.
     with suppress(MaxbrodError):
