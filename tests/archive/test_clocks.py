@@ -205,6 +205,7 @@ def test_a_clock_that_is_ahead_cleans_up_no_entry_of_the_log_and_no_file_of_the_
 
 OWN_CLOCK: Final = frozenset({"now_ms", "time", "time_ns", "now", "utcnow"})
 MAY_ASK: Final = {
+    "erase/rewrite.py": "the times of its rows; it deletes only objects of its own that no row names",
     "archive/upkeep.py": "the one place that asks",
     "backup/commits.py": "for the times of its own run; it deletes only the snapshot of its own refused commit",
     "catalog/log.py": "for the earlier one of it and of the store's newest stamp",

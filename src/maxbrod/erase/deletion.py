@@ -29,7 +29,7 @@ from maxbrod.layouts.kafka.reader import log_bytes_max, read_logs, read_object
 from maxbrod.model import INT64_MAX, PartitionId
 from maxbrod.restore.state import STAGED, stagings_done, stagings_left, stored_objects
 from maxbrod.storage.interface import ObjectInfo
-from maxbrod.work.held import find_held
+from maxbrod.work.held import find_held, find_hiding
 
 Wanted = Callable[[PartitionId, int, int], ErasedRecords | None]
 _REBUILD: Final = "the catalog is being rebuilt: run 'maxbrod erase --again' afterwards"
@@ -140,10 +140,14 @@ def _undo(archive: Archive) -> dict[str, PruneRun]:
 
 
 def _delete(archive: Archive, going: Sequence[ObjectInfo], found: Deletion) -> None:
-    """Delete objects. One that the store refuses keeps none of the others.
+    """Delete objects. What the store refuses, or only hides as an older version, is kept: until when, if it tells.
 
     What is still listed afterwards is there, whatever the store said.
     """
+    if not going:
+        return
+    hiding = find_hiding(archive.url, archive.options)
+    held = {} if hiding is None else {item.path: item for item in hiding.held(archive.storage, going)}
     refusals: dict[str, str] = {}
     try:
         archive.storage.delete([info.path for info in going])
@@ -153,14 +157,15 @@ def _delete(archive: Archive, going: Sequence[ObjectInfo], found: Deletion) -> N
                 archive.storage.delete([info.path])
             except MaxbrodError as error:
                 refusals[info.path] = error.message
-    held = {item.path: item for item in find_held(archive.storage, archive.url, archive.options)}
-    refusals |= {path: item.reason for path, item in held.items()}
+    held |= {item.path: item for item in find_held(archive.storage, archive.url, archive.options)}
     folders = {info.path.rpartition("/")[0] for info in going}
     there = {info.path for folder in sorted(folders) for info in archive.storage.list(folder)}
     for info in going:
-        if info.path in there:
-            why = f"the store keeps it: {refusals.get(info.path, 'it is still listed after its deletion')}"
-            until_ms = held[info.path].until_ms if info.path in held else None
+        if info.path in there or info.path in held:
+            keeper = held.get(info.path)
+            said = refusals.get(info.path, "it is still listed after its deletion") if keeper is None else keeper.reason
+            until_ms = None if keeper is None else keeper.until_ms
+            why = f"the store keeps it: {said}"
             found.kept.append(KeptObject(path=info.path, bytes=info.size, why=why, until_ms=until_ms))
         else:
             found.deleted, found.bytes = found.deleted + 1, found.bytes + info.size
