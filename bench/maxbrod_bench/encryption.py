@@ -11,7 +11,12 @@ from pydantic import SecretStr
 from maxbrod.config import Config, EncryptionConfig, StorageConfig
 from maxbrod.storage.sealing.identity import new_identity
 from maxbrod_bench.race import Figure, Lap, share
-from maxbrod_bench.stage import B_RECORDS, Load, Stage
+from maxbrod_bench.stage import B_RECORDS, Load, Stage, open_stage
+
+
+def measure_encryption(scale: float, rounds: int) -> list[Figure]:
+    with open_stage(scale=scale, rounds=rounds) as stage:
+        return race_encryption(stage)
 
 
 def race_encryption(stage: Stage) -> list[Figure]:

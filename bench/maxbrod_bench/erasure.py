@@ -31,7 +31,7 @@ _HOLDING: Final = 10
 """The segments that hold the records of one person."""
 
 
-def measure_erasure(*, scale: float = 1.0, rounds: int = 3) -> list[Figure]:
+def measure_erasure(scale: float, rounds: int) -> list[Figure]:
     """Each round erases another person, from the same archive, in this process."""
     segments = max(round(_SEGMENTS * scale), _HOLDING)
     with tempfile.TemporaryDirectory(prefix="maxbrod-bench-") as folder:

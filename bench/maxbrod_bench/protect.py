@@ -1,4 +1,4 @@
-"""`maxbrod bench protect`: what protecting an archive costs. No cluster is needed.
+"""`maxbrod bench protect`: what protecting an archive costs.
 
 A case is a function of the scale and the number of rounds; `CASES` names them all.
 """
@@ -21,6 +21,8 @@ from maxbrod.config import Config
 from maxbrod.copy.verb import copy_archive
 from maxbrod.storage.stores import open_storage
 from maxbrod.work.work import Work
+from maxbrod_bench.encryption import measure_encryption
+from maxbrod_bench.erasure import measure_erasure
 from maxbrod_bench.race import Figure, ProtectGroup, race_laps, require, speed
 from maxbrod_bench.upkeep import write_segments
 
@@ -99,6 +101,8 @@ def _write(folder: Path, segments: int) -> int:
 
 
 CASES: Final[Mapping[ProtectGroup, tuple[str, Callable[[float, int], list[Figure]]]]] = {
+    ProtectGroup.ENCRYPTION: ("a backup and a restore with keys and without", measure_encryption),
     ProtectGroup.COPY: ("a copy beside cat", measure_copy),
+    ProtectGroup.ERASURE: ("one key out of many segments", measure_erasure),
 }
 """The stage that each group is announced as, and what measures it."""

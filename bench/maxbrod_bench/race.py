@@ -59,7 +59,9 @@ class LifecycleGroup(StrEnum):
 
 
 class ProtectGroup(StrEnum):
+    ENCRYPTION = "encryption"  # JSON of 270 bytes in lz4 batches, backed up and restored with keys and without
     COPY = "copy"  # An archive to another folder, beside cat
+    ERASURE = "erasure"  # One key out of 1,000 segments
 
 
 class MountGroup(StrEnum):

@@ -218,6 +218,13 @@ DOCUMENTS: Final = (
     ),
     JsonDocument("prune", "What goes, and why.", report="prune.report:PruneReport"),
     JsonDocument("prune-undo", "What came back, with `--undo`.", report="archive.undo:UndoReport", fields=_CODE),
+    JsonDocument(
+        "key",
+        "The keys of an encrypted archive.",
+        commands=("key list", "key add", "key remove", "key rotate", "key export", "key import"),
+        report="key.report:KeysReport",
+    ),
+    JsonDocument("key-create", "The files of a new key.", commands=("key create",), report="key.report:CreatedKey"),
     JsonDocument("hold", "A hold.", commands=("hold add", "hold release"), report="archive.holds:Hold"),
     JsonDocument(
         "holds",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from maxbrod.options import ArchiveOptions, JsonOption, LookOptions, StorageOpti
 from maxbrod.text import counted, human_time
 
 if TYPE_CHECKING:
-    from maxbrod.key.report import KeysReport
+    from maxbrod.key.report import CreatedKey, KeysReport
 
 app = typer.Typer(no_args_is_help=True, help="Keys: who may open an encrypted archive.")
 _SHARED = (ArchiveOptions, StorageOptions, LookOptions, JsonOption)
@@ -37,17 +38,13 @@ def create(call: Call[KeyOptions]) -> None:
       maxbrod backup -a /backups/kafka --archive-key ops.key.pub
     """
     file = _file(call.options)
-    if call.options.signing:
-        load("signature:create_signing_key")(file)
-        made = {"file": str(file), "public_file": f"{file}.pub"}
-    else:
-        made = load("storage.sealing.identity:create_key_files")(file, call.options.label)
+    made: CreatedKey = load("key.verb:create_key")(file, call.options)
     if call.as_json:
-        print_json(made)
+        print_json(asdict(made))
         return
-    if "public_key" in made:
-        print_line(f"key {made['id']}: {made['public_key']}")
-    print_line(f"private: {made['file']}    public: {made['public_file']}")
+    if made.public_key is not None:
+        print_line(f"key {made.id}: {made.public_key}")
+    print_line(f"private: {made.file}    public: {made.public_file}")
 
 
 @app.command(name="list")

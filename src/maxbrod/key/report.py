@@ -19,6 +19,17 @@ class KnownKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedKey:
+    """The files of a new key."""
+
+    file: str
+    public_file: str
+    id: str | None = None
+    public_key: str | None = None
+    """The text of the public half; None of a key that signs, whose file is in PEM form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyChange:
     """One change of the keys, as the archive's documents tell it."""
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 from maxbrod.catalog.catalog import Catalog
 from maxbrod.catalog.empty_places import no_archive, refuse_foreign_objects
 from maxbrod.errors import RefusedError, UsageError
-from maxbrod.key.report import KeyChange, KeysReport, KnownKey
+from maxbrod.key.report import CreatedKey, KeyChange, KeysReport, KnownKey
 from maxbrod.private_files import create_private
+from maxbrod.signature import create_signing_key
 from maxbrod.storage.sealing.identity import (
+    create_key_files,
     passphrase_in,
     read_key_file,
     recipient_for_command,
@@ -42,6 +44,13 @@ if TYPE_CHECKING:
     from maxbrod.storage.interface import Storage
 
 _ATTEMPTS: Final = 5
+
+
+def create_key(file: Path, options: KeyOptions) -> CreatedKey:
+    if options.signing:
+        create_signing_key(file)
+        return CreatedKey(file=str(file), public_file=f"{file}.pub")
+    return CreatedKey(**create_key_files(file, options.label))
 
 
 def list_keys(config: Config) -> KeysReport:
