@@ -96,7 +96,7 @@ def test_what_is_not_known_is_said_to_be_unknown(local_place: Place) -> None:
     found = gathered(archive)
     assert any("no drill" in line and "recovery time is not measured" in line for line in found.not_tested)
     assert any("it is not signed" in line for line in found.unknown)
-    assert any("other copies" in line for line in found.unknown)
+    assert any("copies that were not made" in line for line in found.unknown)
     archive.storage.put("keys/1.json", b"not JSON")
     archive.catalog.commit([replace(run("x"), snapshot=None, statistics={"command": "backup"})])
     found = gathered(archive)
@@ -227,3 +227,19 @@ def test_gaps_of_millions_of_rows_are_added_up_as_columns(local_place: Place) ->
     period = Period(since_ms=None, until_ms=now_ms() + DAY_MS)
     found = evidence_of(replace(facts, gaps=many), period, made_at_ms=now_ms(), release="test")
     assert [(gap.reason, gap.ranges, gap.offsets) for gap in found.gaps] == [("compacted", 500_000, 2_000_000)]
+
+
+def test_copies_are_told_with_where_they_went(local_place: Place) -> None:
+    archive = years(local_place)
+    proof = Proof(
+        kind=ProofKind.COPY,
+        verdict="complete",
+        sound=True,
+        started_at_ms=now_ms() - 10,
+        finished_at_ms=now_ms(),
+        details={"target": "s3://elsewhere/kafka", "version": 3, "password": CANARY},
+    )
+    record_proof(archive.storage, proof)
+    found = gathered(archive)
+    assert [(copy.target, copy.version, copy.sound) for copy in found.copies] == [("s3://elsewhere/kafka", 3, True)]
+    assert "copy" not in {check.kind for check in found.checks}

@@ -43,7 +43,7 @@ def evidence(call: Call[EvidenceOptions], context: typer.Context) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    key = _key(call.options.key)
+    key = _key(call.options.key) or _key(call.config.storage.signing.key_file)
     with at_work(call, meanwhile="nothing is changed") as work:
         report, proofs = load("evidence.verb:gather_evidence")(work)
     document = load("evidence.report:sign_evidence")(report, key)
@@ -55,10 +55,11 @@ def evidence(call: Call[EvidenceOptions], context: typer.Context) -> None:
 
 
 def _print(report: EvidenceReport, files: tuple[Path, Path], *, signed: bool) -> None:
-    runs = sum(entry.runs for entry in report.commands)
+    runs, copies = sum(entry.runs for entry in report.commands), len(report.copies)
     print_line(
         f"{counted(len(report.topics), 'topic')}, {counted(runs, 'run')}, {counted(len(report.drills), 'drill')}, "
-        f"{counted(len(report.checks), 'check')}, {counted(len(report.holds), 'hold')}; "
+        f"{counted(len(report.checks), 'check')}, {copies:,} {'copy' if copies == 1 else 'copies'}, "
+        f"{counted(len(report.holds), 'hold')}; "
         f"recovery point: {human_time(report.recovery_point_ms) or 'none'}"
     )
     for line in report.not_tested:

@@ -31,6 +31,7 @@ def render_evidence(document: Mapping[str, Any], proofs: Sequence[Proof] = ()) -
             _drills(found),
             trend_section(proofs),
             _checks(found),
+            _copies(found),
             _prunes(found),
             _erasures(found),
             _holds(found),
@@ -146,6 +147,14 @@ def _checks(found: Mapping[str, Any]) -> str:
         for check in found["checks"]
     ]
     return html_table("Checks", ["ended", "what was read", "verdict", ">share"], rows, alarming=_ALARMING)
+
+
+def _copies(found: Mapping[str, Any]) -> str:
+    rows = [
+        [html_time(copy["at_ms"]), copy["target"], _number(copy["version"]), copy["verdict"]]
+        for copy in found["copies"]
+    ]
+    return html_table("Copies", ["ended", "where", ">version", "verdict"], rows, alarming=_ALARMING) if rows else ""
 
 
 def _prunes(found: Mapping[str, Any]) -> str:

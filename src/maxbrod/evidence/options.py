@@ -21,8 +21,8 @@ class EvidenceOptions(Options):
     until: Time | None = option("Tell what happened before this time. Now by default.", SELECTION, "TIME")
     report_dir: Path = option("Write both files to this folder.", REPORT, "FOLDER", default=Path("maxbrod-evidence"))
     key: Path | None = option(
-        f"An Ed25519 key in PEM form, or a secret, that signs the document. Else ${KEY_VARIABLE}. To verify one, the "
-        "public half of an Ed25519 key is sufficient.",
+        f"An Ed25519 key in PEM form, or a secret, that signs the document. Else ${KEY_VARIABLE}, else the key that "
+        "signs the catalog. To verify one, the public half of an Ed25519 key is sufficient.",
         REPORT,
         "FILE",
     )

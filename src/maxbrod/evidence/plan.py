@@ -21,6 +21,7 @@ from maxbrod.errors import EXIT_DONE
 from maxbrod.evidence.report import (
     CatalogSignature,
     CommandEvidence,
+    CopyEvidence,
     ErasureEvidence,
     EvidenceReport,
     HoldEvidence,
@@ -35,6 +36,7 @@ from maxbrod.inspect.listing import TopicListing, TopicSummary
 from maxbrod.text import counted
 
 GAP_COLUMNS: Final = ("topic", "topic_id", "base_offset", "end_offset", "reason", "run_id", "written_at")
+_CHECKS: Final = frozenset({ProofKind.QUICK_CHECK, ProofKind.DEEP_CHECK})
 _RUNS_LISTED: Final = 10_000
 _NAMED: Final = 20
 _UNDOES_PARTLY: Final = "undoes_in_part"
@@ -95,7 +97,8 @@ def evidence_of(facts: GatheredFacts, period: Period, *, made_at_ms: int, releas
         runs=tuple(_run(run) for run in runs[-_RUNS_LISTED:]),
         runs_left_out=max(0, len(runs) - _RUNS_LISTED),
         drills=tuple(map(_proof, drills)),
-        checks=tuple(_proof(proof) for proof in proofs if proof.kind is not ProofKind.DRILL),
+        checks=tuple(_proof(proof) for proof in proofs if proof.kind in _CHECKS),
+        copies=tuple(_copy(proof) for proof in proofs if proof.kind is ProofKind.COPY),
         prunes=tuple(_prunes(runs, facts.runs)),
         erasures=tuple(one for one in facts.erasures if period.has(one.at_ms)),
         holds=tuple(_hold(hold) for hold in facts.holds if _was_held(hold, period)),
@@ -196,6 +199,16 @@ def _commands(runs: Sequence[RunSummary]) -> Iterator[CommandEvidence]:
         )
 
 
+def _copy(proof: Proof) -> CopyEvidence:
+    return CopyEvidence(
+        at_ms=proof.finished_at_ms,
+        target=str(proof.details.get("target")),
+        version=_count(proof.details.get("version")),
+        verdict=proof.verdict,
+        sound=proof.sound,
+    )
+
+
 def _proof(proof: Proof) -> ProofEvidence:
     details = proof.details
     return ProofEvidence(
@@ -288,7 +301,7 @@ def _unknown(facts: GatheredFacts, period: Period) -> Iterator[str]:
         yield "runs that were thinned out (prune --keep…): only those that are left are told of"
     yield "restores into clusters, and who has read the archive: it does not record them"
     yield "whether the store locks, replicates or encrypts objects: ask the store"
-    yield "whether there are other copies of this archive: it does not record what was copied from it"
+    yield "copies that were not made by 'maxbrod copy', and whether copies are still what they were"
     yield "backups that found nothing new, and those that could not begin: they leave no run"
     if facts.catalog_signature is not None and facts.catalog_signature.signed:
         yield "whether the signatures of the catalog hold: 'maxbrod check --signature' proves it"

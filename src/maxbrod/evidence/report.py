@@ -91,6 +91,18 @@ class CommandEvidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopyEvidence:
+    """A copy to another store, which the archive was told of when it ended."""
+
+    at_ms: int
+    target: str
+    version: int | None
+    """The version of the archive that it holds."""
+    verdict: str
+    sound: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProofEvidence:
     """A check or a drill."""
 
@@ -197,6 +209,7 @@ class EvidenceReport(Report):
     """Those before them, which are counted in `commands`."""
     drills: tuple[ProofEvidence, ...]
     checks: tuple[ProofEvidence, ...]
+    copies: tuple[CopyEvidence, ...]
     prunes: tuple[PruneEvidence, ...]
     erasures: tuple[ErasureEvidence, ...]
     holds: tuple[HoldEvidence, ...]

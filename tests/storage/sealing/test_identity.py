@@ -47,6 +47,8 @@ def test_a_key_file_is_private_and_holds_both_halves(tmp_path: Path) -> None:
     private, public = read_key_file(tmp_path / "ops.key"), read_key_file(tmp_path / "ops.key.pub")
     assert private.private is not None
     assert public == Identity(public=private.public)
+    begun = ring_for(EncryptionConfig(key_file=tmp_path / "ops.key.pub"))
+    assert [recipient.label for recipient in begun.recipients] == ["ops"]
     assert made["id"] == private.id == public.id
     assert private.private_text not in (tmp_path / "ops.key.pub").read_text()
 

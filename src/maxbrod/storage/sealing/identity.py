@@ -12,7 +12,7 @@ import hashlib
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ from maxbrod.storage.sealing.rings import (
 
 PRIVATE: Final = "maxbrod-private-1-"
 PUBLIC: Final = "maxbrod-public-1-"
+_LABEL: Final = "# label: "
 _CHECK_BYTES: Final = 4
 _KEY_BYTES: Final = 32
 _SALT_BYTES: Final = 16
@@ -60,6 +61,7 @@ class Identity:
 
     public: bytes
     private: X25519PrivateKey | None = None
+    label: str | None = field(default=None, compare=False)
 
     @property
     def id(self) -> str:
@@ -126,7 +128,8 @@ def _read(start: str, text: str) -> bytes | None:
 def read_key_file(path: Path) -> Identity:
     """RefusedError: others may read a private key."""
     text, found = _text_of(path, "key")
-    identity = parse_identity(text, name=str(path))
+    label = next((line.removeprefix(_LABEL).strip() for line in text.splitlines() if line.startswith(_LABEL)), None)
+    identity = replace(parse_identity(text, name=str(path)), label=label)
     if identity.private is not None:
         refuse_readable_key(path, found)
     return identity
@@ -144,7 +147,7 @@ def _text_of(path: Path, what: str) -> tuple[str, os.stat_result]:
 def create_key_files(path: Path, label: str | None) -> dict[str, str]:
     """Make a key pair: a private file, and beside it the public half."""
     identity = new_identity()
-    about = "".join((f"# {label}\n" if label else "", f"# maxbrod key {identity.id}\n"))
+    about = "".join((f"{_LABEL}{label}\n" if label else "", f"# maxbrod key {identity.id}\n"))
     private = f"{about}# public key: {identity.public_text}\n{identity.private_text}\n"
     public_path = create_pair(path, private.encode(), f"{about}{identity.public_text}\n".encode())
     return {
@@ -346,7 +349,9 @@ def _recipient(identity: Identity, label: str, kind: RecipientKind, means: dict[
 
 def recipients_of(options: EncryptionConfig) -> dict[str, tuple[Recipient, bytes]]:
     """For a new archive: everything that the configuration gives, each with a label that says what it is."""
-    found = [recipient_for_key(identity, f"key {identity.id[:8]}") for identity in identities_of(options)]
+    found = [
+        recipient_for_key(identity, identity.label or f"key {identity.id[:8]}") for identity in identities_of(options)
+    ]
     passphrase = passphrase_of(options)
     if passphrase is not None:
         found.append(recipient_for_passphrase(passphrase, "passphrase"))
