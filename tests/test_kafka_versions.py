@@ -21,6 +21,7 @@ from maxbrod.sandbox.cluster import Cluster
 from maxbrod.sandbox.surgery import compact, delete_records
 from maxbrod.sandbox.topics import create_topic, delete_topic, offsets
 from maxbrod.sandbox.traffic import numbered, produce, produce_transaction, read_as_group
+from support.restores import stand
 from support.zookeeper import old_broker
 
 if TYPE_CHECKING:
@@ -73,10 +74,11 @@ def test_a_cluster_of_the_time_of_zookeeper_moves_to_a_new_one(version: str, tmp
         assert maxbrod("compare", "--archive", archive, "--bootstrap", bootstrap)["equal"] is True
     with Cluster.start(tmp_path / "new") as cluster:
         where = ("--archive", archive, "--bootstrap", cluster.bootstrap)
-        restored = maxbrod("restore", *where, "--offsets", "exact", "--yes")
+        restored = maxbrod("restore", *where, "--groups", GROUP, "--offsets", "exact", "--yes")
         print(version, json.dumps(restored["warnings"]))
         assert maxbrod("compare", *where)["equal"] is True
         assert offsets(cluster, "orders") == (0, 500)
+        assert stand(cluster, GROUP) == {("orders", 0): 200}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

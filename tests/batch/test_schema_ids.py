@@ -11,32 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxbrod.batch.columns import RECORD_SCHEMA, conform
-from maxbrod.batch.schema_ids import HEADER_NAMES, Framing, SchemaIdMap, with_mapped_ids
+from maxbrod.batch.schema_ids import HEADER_NAMES, Framing, SchemaIdMap, find_ids, with_mapped_ids
 from maxbrod.errors import RefusedError
+from support.framed_records import Headers, batch, frame
 
 IDS = {1: 100001, 2: 7, 0x01020304: 0x7FFFFFFF, 9: 9}
 OLD, NEW = UUID(int=5), UUID(int=6)
-Headers = list[tuple[bytes, bytes | None]]
-
-
-def frame(number: int, data: bytes = b"") -> bytes:
-    return struct.pack(">bI", 0, number) + data
-
-
-def batch(*records: tuple[bytes | None, bytes | None, Headers]) -> pa.RecordBatch:
-    rows = [
-        {
-            "offset": 10 + place,
-            "timestamp_ms": place,
-            "key": key,
-            "value": value,
-            "headers": [{"key": name, "value": text} for name, text in headers],
-        }
-        for place, (key, value, headers) in enumerate(records)
-    ]
-    names = ("offset", "timestamp_ms", "key", "value", "headers")
-    return conform(pa.RecordBatch.from_pylist(rows, schema=pa.schema([RECORD_SCHEMA.field(name) for name in names])))
 
 
 def parts(records: pa.RecordBatch) -> list[tuple[Any, Any, Headers]]:
@@ -153,3 +133,34 @@ def test_a_header_that_cannot_be_mapped_is_refused_by_topic_and_offset(header: b
     with pytest.raises(RefusedError, match=words) as told:
         with_mapped_ids(batch((None, b"x", []), (None, b"x", [(name, header)])), both(), where="orders-3")
     assert (told.value.object_name, told.value.offset) == ("orders-3", 11)
+
+
+@given(st.lists(st.tuples(VALUES, VALUES, st.booleans()), min_size=1, max_size=20), st.data())
+def test_all_ids_of_records_are_found_with_their_offsets(
+    rows: list[tuple[bytes | None, bytes | None, bool]], data: st.DataObject
+) -> None:
+    in_header = (HEADER_NAMES["value"], frame(7))
+    records = batch(*((key, value, [(b"h", key), *([in_header] if named else [])]) for key, value, named in rows))
+    first = data.draw(st.integers(0, len(rows) - 1))
+    keys, values = (find_ids(records.slice(first), part) for part in ("key", "value"))
+    chosen = [(offset, *row) for offset, row in enumerate(rows, start=10)][first:]
+
+    def ids(pairs: list[tuple[int, bytes | None]]) -> list[tuple[int, int]]:
+        return [(offset, int.from_bytes(text[1:5], "big")) for offset, text in pairs if text and text[0] == 0]
+
+    assert list(zip(keys.offsets, keys.ids, strict=True)) == ids([(offset, key) for offset, key, _, _ in chosen])
+    plain = [(offset, value) for offset, _, value, named in chosen if not named]
+    assert list(zip(values.offsets, values.ids, strict=True)) == ids(plain)
+    named_offsets = [offset for offset, _, _, named in chosen if named]
+    assert (values.header_offsets.tolist(), values.header_ids.tolist()) == (named_offsets, [7] * len(named_offsets))
+    assert not len(keys.header_ids)
+
+
+def test_guids_in_headers_are_found_and_what_is_too_short_is_none() -> None:
+    name = HEADER_NAMES["key"]
+    whole = (name, b"\x01" + OLD.bytes)
+    records = batch((b"\x00\x00", b"v", [whole]), (frame(3), None, [(name, b"\x01\x02")]), (b"", b"", [(name, None)]))
+    found = find_ids(records, "key")
+    assert found.guids == ((OLD.bytes, 10),)
+    assert not len(found.ids)
+    assert not len(found.header_ids)

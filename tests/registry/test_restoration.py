@@ -11,7 +11,7 @@ import pytest
 from maxbrod.errors import MaxbrodError, RefusedError
 from maxbrod.registry.model import RegistryState, keep_lost
 from maxbrod.registry.plan import plan_import
-from maxbrod.registry.restoration import import_registry, map_registry
+from maxbrod.registry.restoration import delete_imported, import_registry, map_registry
 from support.registries import RegistryDouble, record, serving
 from support.registry_states import captured, client_of, filled
 
@@ -45,6 +45,22 @@ def test_an_import_brings_back_ids_versions_references_settings_and_what_is_soft
     with client_of(target) as client:
         import_registry(client, archived, Remembered())
     assert captured(target) == archived
+
+
+def test_an_import_into_a_scratch_registry_is_deleted_without_a_trace(
+    archived: RegistryState, target: RegistryDouble
+) -> None:
+    before, settings = captured(target), (dict(target.modes), dict(target.configs))
+    with client_of(target) as client:
+        import_registry(client, archived, Remembered())
+        delete_imported(client, archived, before)
+    assert not target.versions
+    assert (target.modes, target.configs) == settings
+    # What somebody else has registered meanwhile is not deleted, and said.
+    target.register("theirs", record("Theirs", "id"))
+    with client_of(target) as client, pytest.raises(RefusedError, match="could not be deleted") as told:
+        delete_imported(client, archived, before)
+    assert told.value.object_name == "theirs version 1"
 
 
 def test_an_import_again_changes_nothing(archived: RegistryState, target: RegistryDouble) -> None:
@@ -99,7 +115,7 @@ def test_a_killed_import_is_finished_and_set_back_by_the_next_attempt(
         target.versions["orders-value", 1]["deleted"] = False
         del target.versions[":.other:orders-value", 1]
         import_registry(client, archived, remembered)
-    assert captured(target).modes == {"": "READWRITE"}
+    assert captured(target).modes == archived.modes
     assert captured(target).versions == archived.versions
 
 

@@ -7,102 +7,45 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.schema_registry import (
-    SchemaRegistryClient,
-    header_schema_id_serializer,
-    prefix_schema_id_serializer,
-)
-from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 import maxbrod
+from maxbrod.compare.plan import Match
 from maxbrod.config import Config
 from maxbrod.errors import EXIT_INCOMPLETE, EXIT_REFUSED, RefusedError
 from maxbrod.sandbox.cluster import Cluster
-from maxbrod.sandbox.topics import create_topic
-from support.backups import back_up, config_of
 from support.registries import RegistryDouble, record, serving
-from support.sparkless import without_spark
-
-JSON = b'{"no": "schema"}'
-COUNT = 9
-"""Of these, a third has a prefix with one schema, one with another, one has the id in a header."""
+from support.schema_archives import COUNT, JSON, SchemaArchive, archived_with_registry
 
 
-@dataclass
-class Source:
-    """An archive of one topic, whose registry is still there."""
-
-    cluster: Cluster
-    topic: str
-    archive: Path
-    registry: RegistryDouble
-
-    def back_up(self, **request: Any) -> Any:
-        request = {"schema_registry": self.registry.url, **request}
-        return back_up(config_of(self.cluster, self.archive, self.topic, **request))
-
-    @property
-    def place(self) -> dict[str, Any]:
-        return {"archive": self.archive, "bootstrap": self.cluster.bootstrap, "topics": [self.topic]}
-
-    def restore(self, registry: RegistryDouble, **options: Any) -> Any:
-        with without_spark():
-            return maxbrod.restore(**self.place, schema_registry=registry.url, **options)
-
-    def compare(self, registry: RegistryDouble, **options: Any) -> Any:
-        with without_spark():
-            return maxbrod.compare(**self.place, schema_registry=registry.url, **options)
-
-
-def written(cluster: Cluster, topic: str, registry: RegistryDouble) -> None:
-    """Nine records of two schemas, then one without a schema and a tombstone. Keys are numbers of eight bytes."""
-    client = SchemaRegistryClient({"url": registry.url})
-    texts = [record("Order", "id"), record("Order", "id", note="")]
-    serializers = [
-        AvroSerializer(client, text, conf={"schema.id.serializer": where})
-        for text, where in (
-            (texts[0], prefix_schema_id_serializer),
-            (texts[1], prefix_schema_id_serializer),
-            (texts[1], header_schema_id_serializer),
-        )
-    ]
-    producer = Producer({"bootstrap.servers": cluster.bootstrap})
-    for number in range(COUNT):
-        headers: list[tuple[str, str | bytes | None]] = []
-        context = SerializationContext(topic, MessageField.VALUE, headers)
-        value = serializers[number % 3]({"id": str(number), "note": "a longer note"}, context)
-        producer.produce(topic, value, struct.pack(">q", number), headers=headers)
-    producer.produce(topic, JSON, b"plain")
-    producer.produce(topic, None, b"gone")
-    assert producer.flush(60) == 0
-
-
-def raw(cluster: Cluster, topic: str) -> list[Any]:
-    """The messages of a topic's one partition."""
+def raw(cluster: Cluster, topic: str, partition: int = 0) -> list[Any]:
+    """The messages of a partition."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "never-committed"})
     try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
-        consumer.assign([TopicPartition(topic, 0, 0)])
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
+        consumer.assign([TopicPartition(topic, partition, 0)])
         found: list[Any] = []
-        while not found or found[-1].offset() < end - 1:
+        while (found[-1].offset() if found else -1) < end - 1:
             found += [message for message in consumer.consume(100, timeout=1) if message.error() is None]
         return found
     finally:
         consumer.close()
 
 
-def read(cluster: Cluster, topic: str, registry: RegistryDouble, subject_topic: str) -> list[tuple[int, bytes, Any]]:
+def read(
+    cluster: Cluster, topic: str, registry: RegistryDouble, subject_topic: str, partition: int = 0
+) -> list[tuple[int, bytes, Any]]:
     """Offsets, keys and what a deserializer makes of each value; values without a schema as they are."""
     deserialize = AvroDeserializer(SchemaRegistryClient({"url": registry.url}))
     found = []
-    for message in raw(cluster, topic):
+    for message in raw(cluster, topic, partition):
         value = message.value()
         if value is not None and value != JSON:
             value = deserialize(value, SerializationContext(subject_topic, MessageField.VALUE, message.headers() or []))
@@ -111,17 +54,12 @@ def read(cluster: Cluster, topic: str, registry: RegistryDouble, subject_topic: 
 
 
 @pytest.fixture
-def source(cluster: Cluster, topic: str, tmp_path: Path) -> Iterator[Source]:
-    create_topic(cluster, topic)
-    with serving() as registry:
-        registry.register("before", record("Before", "id"))  # so that ids differ from those of an empty registry
-        written(cluster, topic, registry)
-        found = Source(cluster, topic, tmp_path / "archive", registry)
-        assert found.back_up().complete
+def source(cluster: Cluster, topic: str, tmp_path: Path) -> Iterator[SchemaArchive]:
+    with archived_with_registry(cluster, topic, tmp_path) as found:
         yield found
 
 
-def test_restored_records_are_read_with_the_schemas_that_came_back_under_their_ids(source: Source) -> None:
+def test_restored_records_are_read_with_the_schemas_that_came_back_under_their_ids(source: SchemaArchive) -> None:
     expected = read(source.cluster, source.topic, source.registry, source.topic)
     assert [value["id"] for _, _, value in expected[:COUNT]] == [str(number) for number in range(COUNT)]
     with serving() as target:
@@ -138,7 +76,7 @@ def test_restored_records_are_read_with_the_schemas_that_came_back_under_their_i
         assert compared.schemas.differences == ("before version 1: it is soft-deleted in the target",)
 
 
-def test_mapped_records_keep_their_offsets_and_are_read_with_the_ids_of_the_target(source: Source) -> None:
+def test_mapped_records_keep_their_offsets_and_are_read_with_the_ids_of_the_target(source: SchemaArchive) -> None:
     expected = read(source.cluster, source.topic, source.registry, source.topic)
     name = f"{source.topic}-mapped"
     with serving(RegistryDouble(first_id=70_000)) as target:
@@ -162,7 +100,23 @@ def test_mapped_records_keep_their_offsets_and_are_read_with_the_ids_of_the_targ
     assert [len(one.value() or b"") for one in plain] == [len(one.value() or b"") for one in mapped]
 
 
-def test_a_frame_without_a_captured_schema_is_refused_by_topic_and_offset(source: Source) -> None:
+def test_mapped_records_are_read_from_another_number_of_partitions(source: SchemaArchive) -> None:
+    expected = read(source.cluster, source.topic, source.registry, source.topic)
+    with serving(RegistryDouble(first_id=70_000)) as target:
+        report = source.restore(target, suffix="-three", remap_schemas=True, partition_counts={source.topic: 3})
+        assert report.complete
+        found = [read(source.cluster, f"{source.topic}-three", target, source.topic, number) for number in range(3)]
+        compared = source.compare(target, suffix="-three")
+        assert (compared.equal, {line.match for line in compared.partitions}) == (True, {Match.SET})
+    assert sum(map(bool, found)) > 1, "keys are spread"
+    # Within a partition the order stays.
+    order = {key: place for place, (_, key, _) in enumerate(expected)}
+    assert all(part == sorted(part, key=lambda one: order[one[1]]) for part in found)
+    values = {key: value for part in found for _, key, value in part}
+    assert values == {key: value for _, key, value in expected}
+
+
+def test_a_frame_without_a_captured_schema_is_refused_by_topic_and_offset(source: SchemaArchive) -> None:
     producer = Producer({"bootstrap.servers": source.cluster.bootstrap})
     producer.produce(source.topic, struct.pack(">bI", 0, 999) + b"unknown", b"k")
     assert producer.flush(60) == 0
@@ -175,7 +129,7 @@ def test_a_frame_without_a_captured_schema_is_refused_by_topic_and_offset(source
         assert report.exit_code == EXIT_REFUSED
 
 
-def test_a_target_with_other_schemas_under_the_ids_refuses_before_anything_changes(source: Source) -> None:
+def test_a_target_with_other_schemas_under_the_ids_refuses_before_anything_changes(source: SchemaArchive) -> None:
     with serving() as target:
         target.register("theirs", record("Theirs", "id"))
         with pytest.raises(RefusedError, match="another schema under id 1: theirs"):
@@ -183,7 +137,9 @@ def test_a_target_with_other_schemas_under_the_ids_refuses_before_anything_chang
         assert list(target.versions) == [("theirs", 1)]
 
 
-def test_a_registry_that_does_not_answer_makes_the_run_incomplete_and_the_last_capture_stays(source: Source) -> None:
+def test_a_registry_that_does_not_answer_makes_the_run_incomplete_and_the_last_capture_stays(
+    source: SchemaArchive,
+) -> None:
     assert not source.back_up().schemas.changed
     source.registry.login = "Bearer something"
     report = source.back_up()
@@ -197,7 +153,7 @@ def test_a_registry_that_does_not_answer_makes_the_run_incomplete_and_the_last_c
 
 
 def test_spark_maps_ids_as_this_process_does_and_queries_decode_with_what_was_captured(
-    source: Source,
+    source: SchemaArchive,
     spark: Any,
 ) -> None:
     expected = read(source.cluster, source.topic, source.registry, source.topic)
@@ -207,8 +163,12 @@ def test_spark_maps_ids_as_this_process_does_and_queries_decode_with_what_was_ca
         assert maxbrod.restore(**options, suffix="-spark", remap_schemas=True).complete
         assert read(source.cluster, f"{source.topic}-spark", target, source.topic) == expected
         assert maxbrod.compare(**options, suffix="-spark").equal
+        chosen: Any = {"suffix": "-chosen", "remap_schemas": True, "where": "offset % 2 = 0"}
+        assert maxbrod.restore(**options, **chosen).complete
+        found = read(source.cluster, f"{source.topic}-chosen", target, source.topic)
+        assert found == [record for record in expected if record[0] % 2 == 0], "at their own offsets"
     # The registry itself may be gone by now.
     sql = f"SELECT value.id, value.note FROM `{source.topic}` WHERE value IS NOT NULL ORDER BY offset"
-    found = maxbrod.query(source.archive, sql, session=spark, value=["confluent"], permissive=True).to_pylist()
+    rows = maxbrod.query(source.archive, sql, session=spark, value=["confluent"], permissive=True).to_pylist()
     by_prefix = [value for number, (_, _, value) in enumerate(expected[:COUNT]) if number % 3 < 2]
-    assert found == [{"id": value["id"], "note": value.get("note", "")} for value in by_prefix]
+    assert rows == [{"id": value["id"], "note": value.get("note", "")} for value in by_prefix]

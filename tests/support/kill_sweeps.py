@@ -50,14 +50,29 @@ class Fate:
         return call
 
 
-def sweep(make: Callable[[int], Callable[[], object]], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+class LastingFate(Fate):
+    """After the end nothing reaches the outside, either: what would undo the work does not run in a killed process."""
+
+    def meet(self, moment: str) -> None:
+        if self.met is not None:
+            raise Killed(moment)
+        super().meet(moment)
+
+
+def sweep(
+    make: Callable[[int], Callable[[], object]],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    points: tuple[tuple[Any, str], ...] = POINTS,
+    fated: type[Fate] = Fate,
+) -> list[str]:
     """Make a place and run its work, killed at each point in turn, until it comes to its end; the moments it met."""
     met: list[str] = []
     for point in range(POINTS_MAX):
         work = make(point)
-        fate = Fate(point)
+        fate = fated(point)
         with monkeypatch.context() as patched:
-            for owner, name in POINTS:
+            for owner, name in points:
                 patched.setattr(owner, name, fate.around(name, getattr(owner, name)))
             try:
                 work()

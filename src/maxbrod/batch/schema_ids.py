@@ -82,6 +82,48 @@ def with_mapped_ids(records: pa.RecordBatch, ids: SchemaIdMap, *, where: str) ->
     return _with_headers(records, named, ids, offsets, where)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundIds:
+    """The schema ids in the keys, or the values, of some records; each with the offset of its record."""
+
+    ids: NDArray[np.int64]
+    """In prefixes: whatever begins with a zero byte and a positive number."""
+    offsets: NDArray[np.int64]
+    header_ids: NDArray[np.int64]
+    header_offsets: NDArray[np.int64]
+    guids: tuple[tuple[bytes, int], ...]
+    """In headers, each with its offset."""
+
+
+def find_ids(records: pa.RecordBatch, part: str) -> FoundIds:
+    """The ids in `records`, which need the columns `offset`, `key`, `value` and `headers`."""
+    offsets = number_column(records.column("offset"))
+    places, named = _headers_of(records, HEADER_NAMES[part])
+    column = binary_column(records.column(part))
+    starts, sizes = _extents(column)
+    rows = column.valid & (sizes >= FRAME_BYTES)
+    # Where a header has the id, there is no prefix, and the data may begin with a zero byte.
+    rows[named] = False
+    marked = np.flatnonzero(rows)
+    marked = marked[column.data[starts[marked]] == MAGIC_ID]
+    ids = _ids_at(column.data, starts[marked])
+    likely = ids > 0
+    values = headers_columns(records.column("headers"))[2]
+    starts, sizes = (extents[places] for extents in _extents(values))
+    whole = np.flatnonzero(values.valid[places] & (sizes >= FRAME_BYTES))
+    magic = values.data[starts[whole]]
+    by_id = whole[magic == MAGIC_ID]
+    by_guid = whole[(magic == MAGIC_GUID) & (sizes[whole] > GUID_BYTES)]
+    guids = values.data[starts[by_guid][:, None] + 1 + np.arange(GUID_BYTES)]
+    return FoundIds(
+        ids=ids[likely],
+        offsets=offsets[marked[likely]],
+        header_ids=_ids_at(values.data, starts[by_id]),
+        header_offsets=offsets[named[by_id]],
+        guids=tuple(zip(map(bytes, guids), offsets[named[by_guid]].tolist(), strict=True)),
+    )
+
+
 def _headers_of(records: pa.RecordBatch, name: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The headers of this name, by their place among all headers, and the row of each."""
     headers = records.column("headers")

@@ -21,6 +21,7 @@ from maxbrod.cli.log import logging_to
 from maxbrod.cli.metrics import measuring
 from maxbrod.cli.process import raising_interrupt
 from maxbrod.cli.progress import progress_lines
+from maxbrod.cli.traces import traced
 from maxbrod.errors import UsageError, naming
 from maxbrod.options import METRICS, OTHER_LAYOUTS, OUTPUT, SPARK, Declared, LogOptions, LookOptions, Options, declared
 
@@ -114,7 +115,6 @@ def command(
             for name, parameter in signature(run).parameters.items()
             if name != "call"
         }
-
         has_words = any(flag.option.argument for flag in own) or any(map(_is_word, extra.values()))
 
         def invoke(**words: Any) -> None:  # noqa: ANN401 - of any type
@@ -131,6 +131,7 @@ def command(
             with (
                 logging_to(call.config.log, verb=section, quiet=call.quiet or call.as_json),
                 measuring(section, call.options, archive=call.config.archive),
+                traced(section, archive=call.config.archive, topics=getattr(call.options, "topics", ())),
                 progress_lines(shown=call.config.log.progress),
             ):
                 run(call, **others)

@@ -15,6 +15,7 @@ from maxbrod.cli.log import showing_log
 from maxbrod.cli.output import print_json, print_line
 from maxbrod.cli.progress import progress_bar
 from maxbrod.cli.signals import COMMITTING, ending_by_interrupt, stopping_by_signals
+from maxbrod.cli.traces import trace_report
 
 if TYPE_CHECKING:
     from maxbrod.storage.interface import HeldObject
@@ -75,6 +76,7 @@ def print_held(held: Sequence[HeldObject]) -> None:
 
 def end(call: Call[Any], report: Report, show: Show) -> NoReturn:
     """Print the report as the call asks, and end the command with its exit code."""
+    trace_report(report)
     if call.as_json:
         print_json(report.as_dict())
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,6 +16,7 @@ from rich.text import Text
 from maxbrod.cli.commands import Call, command
 from maxbrod.cli.metrics import report_figures
 from maxbrod.cli.output import err, out, print_json, print_line, print_marked
+from maxbrod.cli.traces import trace_report
 from maxbrod.cli.verbs import at_work, load
 from maxbrod.drill.options import KEY_VARIABLE, DrillOptions
 from maxbrod.errors import MaxbrodError, UsageError
@@ -25,7 +26,7 @@ from maxbrod.text import counted, human_count
 if TYPE_CHECKING:
     from maxbrod.archive.archive import Proof
     from maxbrod.config import Config, StorageConfig
-    from maxbrod.drill.report import DrillReport
+    from maxbrod.drill.report import DrilledSchemas, DrillReport
     from maxbrod.signature import SigningKey
 
 
@@ -42,6 +43,8 @@ _VERDICTS: Final = {
     "failed": "the drill could not be carried out",
     "stopped": "the drill was stopped and proves nothing",
 }
+_SCHEMAS_LACK: Final = "every sampled record equals the archive's, but schemas that they need were not captured"
+UNFRAMED_HINT: Final = "if these are no schema ids, say --unframed TOPIC:key or TOPIC:value"
 
 
 @app.callback()
@@ -86,6 +89,7 @@ def drill(call: Call[DrillOptions], context: typer.Context) -> None:
         last_records=report.records,
         last_partitions=len(report.covered),
     )
+    trace_report(report)
     proofs = _proofs(archive_url, call.config.storage)
     _print(report, options.report_dir, key, proofs, quiet=call.quiet, as_json=call.as_json)
     raise typer.Exit(report.exit_code)
@@ -173,6 +177,9 @@ def print_drill(report: DrillReport, files: Sequence[Path], *, signed: bool) -> 
     print_line(", ".join(f"{name} {took_s:,.1f} s" for name, took_s in report.durations_s.items()))
     if report.leftovers:
         print_line(f"removed topics of an earlier drill: {', '.join(report.leftovers[:_SHOWN_MAX])}")
+    if report.schemas is not None:
+        for line in schema_lines(report.schemas):
+            print_line(line)
     print_trouble(report, out)
     print_line(f"{'signed' if signed else 'unsigned'} report: {', '.join(map(str, files))}")
     good = report.exit_code == 0
@@ -180,8 +187,28 @@ def print_drill(report: DrillReport, files: Sequence[Path], *, signed: bool) -> 
     lacking = (
         f", but for {counted(report.lacking, 'range')} of offsets that the archive lacks" if report.lacking else ""
     )
-    words = f"{_VERDICTS[report.verdict]}{lacking if report.verdict == 'proven' else ''}"
+    words = f"{_words(report)}{lacking if report.verdict == 'proven' else ''}"
     out.print(Text.assemble((str(report.verdict), style), f": {words}"), soft_wrap=True)
+
+
+def _words(report: DrillReport) -> str:
+    """The verdict in words. Records may be equal, and only their schemas be missing."""
+    records_equal = report.comparison is not None and report.comparison["equal"]
+    return _SCHEMAS_LACK if report.verdict == "differs" and records_equal else _VERDICTS[report.verdict]
+
+
+def schema_lines(schemas: DrilledSchemas) -> Iterator[str]:
+    """What was tested of the captured registry, and what was not."""
+    yield (
+        f"schemas: {counted(schemas.versions, 'version')} of {counted(schemas.subjects, 'subject')} were captured from "
+        f"{schemas.url}; {counted(schemas.found, 'id')} in {counted(schemas.records, 'restored record')} are among them"
+    )
+    if schemas.imported_into is not None:
+        yield (
+            f"imported into {schemas.imported_into}, with the same ids, and deleted again: "
+            f"{counted(schemas.imported, 'version')}"
+        )
+    yield f"not tested: {'; '.join(schemas.untested)}"
 
 
 def print_trouble(report: DrillReport, console: Console) -> None:
@@ -195,6 +222,11 @@ def print_trouble(report: DrillReport, console: Console) -> None:
     for found in () if report.comparison is None else report.comparison["differences"][:_SHOWN_MAX]:
         where = f"{found['source_topic']}-{found['partition']} offset {found['source_offset']}: {found['field']}"
         console.print(Text.assemble((where, "bold red"), f" is {found['target']} instead of {found['source']}"))
+    if report.schemas is not None:
+        for unknown in report.schemas.unknown:
+            print_marked("failed", f"{unknown}, which was not captured", UNFRAMED_HINT, to=console)
+        for unresolved in report.schemas.unresolved:
+            print_marked("failed", unresolved, to=console)
     if report.remains:
         left = ", ".join(report.remains[:_SHOWN_MAX])
         print_marked("error", f"these topics could not be removed: {left}", to=console)

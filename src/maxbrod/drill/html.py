@@ -26,6 +26,7 @@ _WORDS: Final = {
     "failed": "Not proven: the drill could not be carried out",
     "stopped": "Not proven: the drill was stopped",
 }
+_SCHEMAS_LACK: Final = "Not proven: restored records need schemas that were not captured"
 _WIDTH, _HEIGHT = 760, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 90, 20, 40, 56
 _GOOD, _BAD = "#15803d", "#b91c1c"
@@ -49,6 +50,7 @@ def render(document: Mapping[str, Any], proofs: Sequence[Proof] = ()) -> str:
             _differences(report),
             _partitions(report),
             _coverage(report),
+            _schemas(report),
             _lists(report),
             trend_section(proofs),
             html_signature(signature, "maxbrod drill verify"),
@@ -59,6 +61,8 @@ def render(document: Mapping[str, Any], proofs: Sequence[Proof] = ()) -> str:
 def _words(report: Mapping[str, Any]) -> str:
     verdict = str(report["verdict"])
     words = _WORDS.get(verdict, verdict)
+    if verdict == "differs" and report["comparison"] and report["comparison"]["equal"]:
+        words = _SCHEMAS_LACK
     if report["lacking"] and verdict == "proven":
         words += f", but for {counted(report['lacking'], 'range')} of offsets that the archive lacks"
     if report["remains"]:
@@ -159,6 +163,32 @@ def _coverage(report: Mapping[str, Any]) -> str:
     headings = ["partition", ">from offset", ">to offset", "explained gaps (offsets)"]
     headings += ["known to be lacking", "came back"]
     return html_table("What the archive says it covers", headings, rows)
+
+
+def _schemas(report: Mapping[str, Any]) -> str:
+    """The captured registry: what of it was tested, and what not."""
+    schemas = report.get("schemas")
+    if schemas is None:
+        return "<h2>Schema registry</h2><p>Not tested: no registry was captured, or the drill did not come so far.</p>"
+    versions, subjects = counted(schemas["versions"], "version"), counted(schemas["subjects"], "subject")
+    looked = counted(schemas["records"], "restored record")
+    rows = [
+        ("Captured from", f"{schemas['url']}, {html_time(schemas['taken_at_ms'])}, by run {schemas['captured_run']}"),
+        ("Read", f"{versions} of {subjects}"),
+        ("Schema ids found", f"{schemas['found']:,}, in {looked} of {counted(schemas['partitions'], 'partition')}"),
+    ]
+    if schemas["imported_into"] is not None:
+        imported = counted(schemas["imported"], "version")
+        rows.append(("Imported", f"{imported} into {schemas['imported_into']}, with the same ids, and deleted again"))
+    rows.append(("Not tested", "; ".join(schemas["untested"])))
+    unknown = [
+        [f"{one['topic']}-{one['partition']}", one["offset"], one["part"], one["schema"]] for one in schemas["unknown"]
+    ]
+    headings = ["partition", ">first offset", "part", "schema id or GUID"]
+    tables = html_table("Schemas that were not captured", headings, unknown) if unknown else ""
+    if schemas["unresolved"]:
+        tables += html_table("References that lead nowhere", ["version"], [[one] for one in schemas["unresolved"]])
+    return f"<h2>Schema registry</h2>{html_pairs(rows)}{tables}"
 
 
 def _lists(report: Mapping[str, Any]) -> str:

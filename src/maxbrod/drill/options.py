@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from maxbrod.options import CLUSTER, SELECTION, AsOf, Exclude, MetricsOptions, Topics, option
+from maxbrod.option_values import RegistryUrl, Words
+from maxbrod.options import CLUSTER, REGISTRY, SELECTION, AsOf, Exclude, MetricsOptions, Topics, option
 
 KEY_VARIABLE: Final = "MAXBROD_DRILL_KEY"
 REPORT: Final = "Report"
@@ -24,6 +25,17 @@ class DrillOptions(MetricsOptions):
     seed: int | None = option("Draw the sample that this number determines.", SELECTION, "N")
     accept_gaps: bool = option(
         "Drill the rest if records are known to be missing from the archive.", SELECTION, default=False
+    )
+    schema_registry: RegistryUrl | None = option(
+        "Import the captured schemas into this empty scratch registry, compare them, and delete them again.",
+        REGISTRY,
+        "URL",
+    )
+    unframed: Words = option(
+        "Keys or values of these topics have no schema ids, whatever they begin with. May be repeated.",
+        REGISTRY,
+        "TOPIC[:key|:value]",
+        default=(),
     )
     report_dir: Path = option("Write reports to this folder.", REPORT, "FOLDER", default=Path("maxbrod-drills"))
     key_file: Path | None = option(

@@ -13,6 +13,7 @@ from maxbrod.archive.renames import Rename
 from maxbrod.drill.options import DrillOptions
 from maxbrod.errors import UsageError
 from maxbrod.model import TopicPartition
+from maxbrod.registry.remap import parse_part
 from maxbrod.restore.plan.request import OffsetRange, OffsetsMode, RestoreRequest
 
 PREFIX: Final = "maxbrod-drill-"
@@ -45,6 +46,14 @@ class DrillRequest:
     accept_gaps: bool = False
     sandbox: bool = False
     """True if the cluster was started for this drill and ends with it."""
+    schema_registry: str | None = None
+    """An empty registry for the captured schemas."""
+    unframed: tuple[str, ...] = ()
+    """Topics whose keys or values have no schema ids."""
+
+    def __post_init__(self) -> None:
+        for word in self.unframed:
+            parse_part(word)
 
 
 def drill_request_of(options: DrillOptions, *, sandbox: bool) -> DrillRequest:
@@ -55,6 +64,8 @@ def drill_request_of(options: DrillOptions, *, sandbox: bool) -> DrillRequest:
         seed=options.seed,
         accept_gaps=options.accept_gaps,
         sandbox=sandbox,
+        schema_registry=options.schema_registry,
+        unframed=tuple(options.unframed),
     )
 
 

@@ -30,6 +30,7 @@ class DrillVerdict(StrEnum):
     PROVEN = "proven"
     """Every sampled record was restored and equals the archive's."""
     DIFFERS = "differs"
+    """Restored records differ, or have schemas that were not captured."""
     FAILED = "failed"
     STOPPED = "stopped"
 
@@ -48,6 +49,53 @@ class Covered:
     """The number of ranges that the catalog knows to be damaged, or neither archived nor explained."""
     outcome: str = NOT_COMPARED
     """The outcome: equal, differs, failed, or not compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownSchema:
+    """A restored record whose schema was not captured: the first of its topic with this id."""
+
+    topic: str
+    partition: int
+    offset: int
+    part: str
+    """key or value."""
+    schema: str
+    """The id, or the GUID."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} offset {self.offset}: the {self.part} has schema {self.schema}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrilledSchemas:
+    """The captured schema registry, as far as the drill has tested it."""
+
+    url: str
+    captured_run: str
+    taken_at_ms: int
+    subjects: int
+    versions: int
+    """All that were read, lost ones too."""
+    unresolved: tuple[str, ...]
+    """The first versions that refer to something that was not captured."""
+    records: int
+    """Restored records that were looked at."""
+    partitions: int
+    found: int
+    """Schema ids of theirs that were captured."""
+    unknown: tuple[UnknownSchema, ...]
+    """The first ones that were not."""
+    unsure: int
+    """Keys and values that begin like such an id, and nothing says that they have one."""
+    untested: tuple[str, ...]
+    imported_into: str | None = None
+    imported: int = 0
+    """Versions that a scratch registry had then, with the same ids."""
+
+    @property
+    def proven(self) -> bool:
+        return not self.unresolved and not self.unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +122,8 @@ class DrillReport(Report):
     versions: Mapping[str, str]
     restore: Mapping[str, Any] | None = None
     comparison: Mapping[str, Any] | None = None
+    schemas: DrilledSchemas | None = None
+    """None: no registry was captured, or the drill did not come that far."""
     error: Mapping[str, Any] | None = None
     """The error that ended it; of several failures the gravest."""
     failures: tuple[Mapping[str, Any], ...] = ()

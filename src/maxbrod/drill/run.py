@@ -31,7 +31,15 @@ from maxbrod.compare.report import CompareReport
 from maxbrod.compare.run import Comparison
 from maxbrod.config import KafkaConfig
 from maxbrod.drill.plan import DrillRequest, Sample, draw, drill_request, prefix_of
-from maxbrod.drill.report import NOT_COMPARED, Covered, DrillReport, DrillVerdict, covered_of
+from maxbrod.drill.report import (
+    NOT_COMPARED,
+    Covered,
+    DrilledSchemas,
+    DrillReport,
+    DrillVerdict,
+    covered_of,
+)
+from maxbrod.drill.schemas import captured_schemas, drill_schemas
 from maxbrod.errors import (
     EXIT_DONE,
     EXIT_USAGE,
@@ -82,6 +90,7 @@ class Drill:
         self._warnings: tuple[str, ...] = ()
         self._restored: RestoreReport | None = None
         self._compared: CompareReport | None = None
+        self._schemas: DrilledSchemas | None = None
         self._error: Mapping[str, Any] | None = None
         self._failures: list[Mapping[str, Any]] = []
         self._leftovers: tuple[str, ...] = ()
@@ -137,6 +146,8 @@ class Drill:
         self._leftovers = tuple(sweep(storage, self._kafka, self._cluster_id, patience_s=self._patience_s))
 
     def _drill(self) -> None:
+        # Read first: a damaged capture ends the drill before anything is restored for nothing.
+        captured = captured_schemas(self._archive, self._request)
         sample, size = self._chosen()
         workers = self._work.workers(needs_of(self._work.config))
         # If the restore needs Spark, it starts here: its start is not part of the measured time of a restore.
@@ -155,6 +166,13 @@ class Drill:
         self._add_failures(
             (partition.source_topic, partition.partition, partition.failure) for partition in self._compared.partitions
         )
+        if captured is not None:
+            self._refuse_if_stopped()
+            drawn = [TopicPartition(topic=range_.topic, partition=range_.partition) for range_ in self._covered]
+            with self._timed("schemas"):
+                self._schemas = drill_schemas(
+                    captured, self._work.config, self._kafka, self._request, self._drill_id, drawn
+                )
 
     def _chosen(self) -> tuple[RestoreRequest, int]:
         """The restore of the sample, and its size in bytes."""
@@ -265,6 +283,7 @@ class Drill:
             if restored is None
             else {"records": restored.records, "warnings": self._warnings, "exit_code": restored.exit_code},
             comparison=None if self._compared is None else self._compared.as_dict(),
+            schemas=self._schemas,
             error=self._error,
             failures=tuple(self._failures),
             leftovers=self._leftovers,
@@ -273,7 +292,8 @@ class Drill:
 
     def _verdict(self) -> DrillVerdict:
         if self._compared is not None and self._error is None:
-            return DrillVerdict.PROVEN if self._compared.equal else DrillVerdict.DIFFERS
+            proven = self._compared.equal and (self._schemas is None or self._schemas.proven)
+            return DrillVerdict.PROVEN if proven else DrillVerdict.DIFFERS
         return DrillVerdict.STOPPED if self._work.is_stopped() else DrillVerdict.FAILED
 
 

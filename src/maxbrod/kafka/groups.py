@@ -29,6 +29,7 @@ from maxbrod.kafka.wire.coordination import (
     Answers,
     DeleteShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequest,
+    OlderForm,
     ask_coordinators,
     ask_for_coordinator,
     find_coordinator,
@@ -44,6 +45,7 @@ CLASSIC: Final = "classic"
 SHARE: Final = "share"
 STREAMS: Final = "streams"
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
+_OFFSETS_OF_ONE: Final = 7  # the last version of OffsetFetch with one group
 _TYPES_SINCE: Final = 5  # the first version of ListGroups with the type of a group
 _StreamsGroupDescribeRequest, _described = message_pair("StreamsGroupDescribe")
 
@@ -119,7 +121,12 @@ def read_offsets(
     share = {group.group_id for group in groups if group.type == SHARE}
     others = {group.group_id for group in groups if group.type != SHARE}
     offsets = ask_coordinators(
-        client, others, _offset_fetch_request, partial(_committed, topic_ids=topic_ids), deadline=deadline
+        client,
+        others,
+        _offset_fetch_request,
+        partial(_committed, topic_ids=topic_ids),
+        deadline=deadline,
+        older=OlderForm(request=_offsets_of_one_request, read=partial(_committed_by, topic_ids=topic_ids)),
     )
     of_share = ask_coordinators(client, share, _share_offsets_request, _share_offsets, deadline=deadline)
     offsets.found |= of_share.found
@@ -162,22 +169,33 @@ def _offset_fetch_request(group_ids: Iterable[str]) -> Message:
     return OffsetFetchRequest(groups=wanted, require_stable=False)
 
 
+def _offsets_of_one_request(group_id: str) -> Message:
+    request = OffsetFetchRequest(group_id=group_id, topics=None, require_stable=False)
+    request.API_VERSION = _OFFSETS_OF_ONE
+    return request
+
+
 def _committed(answer: Message, topic_ids: Mapping[str, str]) -> Iterator[GroupOffsets]:
     for group in answer.groups:
-        offsets = tuple(
-            CommittedOffset(
-                topic=topic.name,
-                topic_id=topic_ids.get(topic.name),
-                partition=partition.partition_index,
-                offset=partition.committed_offset,
-                leader_epoch=partition.committed_leader_epoch,
-                metadata=partition.metadata,
-            )
-            for topic in group.topics
-            for partition in topic.partitions
-            if partition.committed_offset >= 0
+        yield _committed_by(group.group_id, group, topic_ids)
+
+
+def _committed_by(group_id: str, answer: Message, topic_ids: Mapping[str, str]) -> GroupOffsets:
+    """The offsets of one group: a part of an answer, or all of one in the older form."""
+    offsets = tuple(
+        CommittedOffset(
+            topic=topic.name,
+            topic_id=topic_ids.get(topic.name),
+            partition=partition.partition_index,
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.metadata,
         )
-        yield group.group_id, _error(group), offsets
+        for topic in answer.topics
+        for partition in topic.partitions
+        if partition.committed_offset >= 0
+    )
+    return group_id, _error(answer), offsets
 
 
 def _share_offsets_request(group_ids: Iterable[str]) -> Message:

@@ -50,8 +50,17 @@ def import_registry(client: RegistryClient, archived: RegistryState, remember: R
         {
             "modes": {subject: target.modes.get(subject) for subject in subjects},
             "missing": [list(version.place) for version in plan.register],
+            # A resumed import cannot plan these again: subjects have versions by then, and may be in IMPORT mode.
+            "settings": {
+                "modes": dict(plan.modes),
+                "configs": {scope: dict(config) for scope, config in plan.configs.items()},
+                "left_out": list(plan.left_out),
+            },
         }
     )
+    settings = before.get("settings")
+    if settings is not None:  # an import that an earlier release began has none
+        plan = replace(plan, modes=settings["modes"], configs=settings["configs"], left_out=tuple(settings["left_out"]))
     missing = {(subject, number) for subject, number in before["missing"]}
     gone = [
         version
@@ -161,6 +170,37 @@ def _set(client: RegistryClient, modes: Mapping[str, str], configs: Mapping[str,
         client.send("PUT", "config", *([] if scope == GLOBAL else [scope]), body=body)
     for scope, mode in modes.items():
         client.send("PUT", "mode", scope, body={"mode": mode})
+
+
+# Scratch registries
+
+
+def delete_imported(client: RegistryClient, archived: RegistryState, before: RegistryState) -> None:
+    """Delete what `import_registry` has registered in a registry that had no versions, for good.
+
+    RefusedError: it still has versions then.
+    """
+    found = capture_registry(client, also=archived.scopes)
+    imported = {version.place for version in archived.known}
+    # A subject that is READONLY does not let its versions be deleted.
+    changed = {scope for scope, mode in found.modes.items() if before.modes.get(scope) != mode} - {GLOBAL}
+    _set_back(client, {scope: before.modes.get(scope) for scope in changed})
+    mine = [version for place, version in found.versions.items() if place in imported]
+    ordered, _ = in_reference_order(mine, found.versions)
+    _soft_delete(client, ordered, found)
+    for version in reversed(ordered):  # what refers to others first
+        path = "subjects", version.subject, "versions", str(version.version)
+        client.ask("DELETE", *path, query={"permanent": "true"})
+    _set(client, {}, {scope: own for scope, own in before.configs.items() if found.configs.get(scope) != own})
+    for scope in set(found.configs) - set(before.configs):
+        client.ask("DELETE", "config", scope)
+    for version in capture_registry(client).versions.values():
+        raise RefusedError(
+            "a schema could not be deleted from the scratch registry",
+            operation=_OPERATION,
+            object_name=str(version),
+            hint="delete it by hand: soft first, then with permanent=true",
+        )
 
 
 # Other ids

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from maxbrod.cli.process import means_dead_jvm
 from maxbrod.cli.supervised import Supervisor, run_supervised
+from maxbrod.cli.traces import RunTrace, traced
 from maxbrod.errors import (
     EXIT_CORRUPT,
     EXIT_DONE,
@@ -24,6 +25,7 @@ from maxbrod.notices import PromiseState
 from maxbrod.schedule.state import JobOutcome
 
 if TYPE_CHECKING:
+    from maxbrod.cli.commands import Call
     from maxbrod.schedule.jobs import ScheduledJob
     from maxbrod.work.progress import Progress
 
@@ -58,6 +60,7 @@ class JobRun:
         """The last document that the verb has printed."""
         self._on_end, self._on_interval = on_end, on_interval
         self._stopping = False
+        self._trace: RunTrace | None = None
         self._supervisor = Supervisor(on_document=self._documented, on_progress=self._moved)
         self._thread = threading.Thread(target=self._run, name=f"job {job.name}", daemon=True)
 
@@ -78,8 +81,10 @@ class JobRun:
     def stopping(self) -> bool:
         return self._stopping
 
-    def _moved(self, _: Progress) -> None:
+    def _moved(self, step: Progress) -> None:
         self.moved_at = time.monotonic()
+        if self._trace is not None:
+            self._trace.see(step)
 
     def _documented(self, document: Mapping[str, Any]) -> None:
         self.moved_at = time.monotonic()
@@ -99,7 +104,7 @@ class JobRun:
 
     def _attempt(self) -> tuple[int, str | None, str | None]:
         try:
-            code = run_supervised(self.job.declared.run, self.job.call(), self._supervisor)
+            code = self._traced(self.job.call())
         except MaxbrodError as error:
             return error.exit_code, str(error), error.hint
         except Exception as error:
@@ -108,6 +113,15 @@ class JobRun:
             return EXIT_FAILED, "Spark's JVM has died: it was killed", "the next run starts another one"
         said = (None, None) if code == EXIT_DONE or self.document is None else _said(self.document)
         return code, *said
+
+    def _traced(self, call: Call[Any]) -> int:
+        verb, topics = self.job.verb, getattr(call.options, "topics", ())
+        with traced(verb, archive=call.config.archive, topics=topics, job=self.job.name) as trace:
+            self._trace = trace
+            code = run_supervised(self.job.declared.run, call, self._supervisor)
+            if trace is not None:
+                trace.exit_code = code
+        return code
 
     def _outcome(self, exit_code: int, error: str | None, hint: str | None) -> JobOutcome:
         # What ends with another code than 0 because it was stopped is not a failure; what ends well is a success.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
 
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from maxbrod.errors import MaxbrodError, UnavailableError, UsageError
+from maxbrod.errors import MaxbrodError, UnavailableError, UnsupportedFormatError, UsageError
 from maxbrod.kafka.wire.client import KafkaClient, in_requests, retry
 from maxbrod.kafka.wire.connection import Message
 from maxbrod.kafka.wire.deadline import Deadline
@@ -22,6 +23,7 @@ from maxbrod.kafka.wire.messages import message_pair
 
 Found = TypeVar("Found")
 _GROUPS_PER_REQUEST: Final = 200
+_FIND_ONE: Final = 3  # the last version with one key
 GROUP: Final = 0
 TRANSACTION: Final = 1
 _WAYS_OUT: Final[dict[int, str]] = {
@@ -77,6 +79,15 @@ class Answers(Generic[Found]):
             self.refused[group_id] = code_name(code)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OlderForm(Generic[Found]):
+    """The same request for one group, in a version that brokers before Kafka 3.0 support."""
+
+    request: Callable[[str], Message]
+    read: Callable[[str, Message], tuple[str, int, Found]]
+    """Returns the group, its error code and its result."""
+
+
 def ask_coordinators(
     client: KafkaClient,
     group_ids: Iterable[str],
@@ -85,10 +96,12 @@ def ask_coordinators(
     *,
     deadline: Deadline,
     kind: int = GROUP,
+    older: OlderForm[Found] | None = None,
 ) -> Answers[Found]:
     """Send one request for each coordinator and 200 groups. `read` yields the error code and the result of each group.
 
-    With the kind TRANSACTION, the ids are transactional ids.
+    With the kind TRANSACTION, the ids are transactional ids. Brokers that do not support requests for many groups are
+    asked for one after the other in the `older` form, if there is one.
     """
     wanted = sorted(group_ids)
     answers: Answers[Found] = Answers()
@@ -98,11 +111,11 @@ def ask_coordinators(
         client.metadata([], deadline=limit)  # a coordinator may be a new broker
         for node_id, portion in _by_coordinator(client, answers, answers.missing(wanted), kind, limit):
             try:
-                answer = client.ask_broker(node_id, request(portion), deadline=limit)
+                told = _ask(client, node_id, portion, request, read, older, limit)
             except UnavailableError as error:
                 failure = error
                 continue
-            for group_id, code, found in read(answer):
+            for group_id, code, found in told:
                 if code:
                     answers.refuse(group_id, code)
                 else:
@@ -119,19 +132,56 @@ def ask_coordinators(
     return answers
 
 
+def _ask(
+    client: KafkaClient,
+    node_id: int,
+    portion: Sequence[str],
+    request: Callable[[Sequence[str]], Message],
+    read: Callable[[Message], Iterable[tuple[str, int, Found]]],
+    older: OlderForm[Found] | None,
+    deadline: Deadline,
+) -> list[tuple[str, int, Found]]:
+    """What one coordinator answers about groups: each with its error code and its result."""
+    try:
+        return list(read(client.ask_broker(node_id, request(portion), deadline=deadline)))
+    except UnsupportedFormatError:
+        if older is None:
+            raise
+    return [
+        older.read(group_id, client.ask_broker(node_id, older.request(group_id), deadline=deadline))
+        for group_id in portion
+    ]
+
+
 def _by_coordinator(
     client: KafkaClient, answers: Answers[Found], group_ids: Sequence[str], kind: int, deadline: Deadline
 ) -> Iterator[tuple[int, Sequence[str]]]:
     coordinated: dict[int, list[str]] = defaultdict(list)
     for portion in in_requests(group_ids, _GROUPS_PER_REQUEST):
-        answer = client.ask_any(partial(_find_request, kind, portion), deadline=deadline)
-        for coordinator in answer.coordinators:
-            if coordinator.error_code:
-                answers.refuse(coordinator.key, coordinator.error_code)
+        for key, code, node_id in _find_all(client, kind, portion, deadline):
+            if code:
+                answers.refuse(key, code)
             else:
-                coordinated[coordinator.node_id].append(coordinator.key)
+                coordinated[node_id].append(key)
     for node_id, groups in coordinated.items():
         yield from ((node_id, portion) for portion in in_requests(groups, _GROUPS_PER_REQUEST))
+
+
+def _find_all(client: KafkaClient, kind: int, keys: Sequence[str], deadline: Deadline) -> list[tuple[str, int, int]]:
+    """The error code of each, and its coordinator."""
+    try:
+        answer = client.ask_any(partial(_find_request, kind, keys), deadline=deadline)
+        return [(found.key, int(found.error_code), int(found.node_id)) for found in answer.coordinators]
+    except UnsupportedFormatError:
+        # Refused before it was sent: Kafka 2.8 is asked for one after the other.
+        alone = {key: client.ask_any(partial(_find_one_request, kind, key), deadline=deadline) for key in keys}
+    return [(key, int(found.error_code), int(found.node_id)) for key, found in alone.items()]
+
+
+def _find_one_request(kind: int, key: str) -> Message:
+    request = FindCoordinatorRequest(key_type=kind, key=key)
+    request.API_VERSION = _FIND_ONE
+    return request
 
 
 # For the offsets of share groups, new in Kafka 4.1.
