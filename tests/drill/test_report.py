@@ -90,6 +90,7 @@ def test_a_page_shows_every_name_as_text_and_never_as_markup() -> None:
     assert "\x1b" not in page
     assert "&lt;script&gt;" in page
     assert page.index("Not proven") < page.index("Archive"), "the verdict stands on top"
+    assert '<td class="no">differs</td>' in page, "what is wrong stands out"
 
 
 def test_samples_are_read_and_drawn() -> None:

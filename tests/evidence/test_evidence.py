@@ -235,8 +235,8 @@ def test_copies_are_told_with_where_they_went(local_place: Place) -> None:
         kind=ProofKind.COPY,
         verdict="complete",
         sound=True,
-        started_at_ms=now_ms() - 10,
-        finished_at_ms=now_ms(),
+        started_at_ms=now_ms() - 2000,
+        finished_at_ms=now_ms() - 1000,
         details={"target": "s3://elsewhere/kafka", "version": 3, "password": CANARY},
     )
     record_proof(archive.storage, proof)

@@ -145,7 +145,7 @@ def _partitions(report: Mapping[str, Any]) -> str:
             [name, partition["match"], *records, partition["source_digest"], verdict, "; ".join(partition["notes"])]
         )
     headings = ["partition", "how", ">archive", ">restored", "digest of the archive", "verdict", "notes"]
-    return html_table("Partitions", headings, rows)
+    return html_table("Partitions", headings, rows, alarming=_ALARMING)
 
 
 def _coverage(report: Mapping[str, Any]) -> str:
@@ -162,7 +162,7 @@ def _coverage(report: Mapping[str, Any]) -> str:
     ]
     headings = ["partition", ">from offset", ">to offset", "explained gaps (offsets)"]
     headings += ["known to be lacking", "came back"]
-    return html_table("What the archive says it covers", headings, rows)
+    return html_table("What the archive says it covers", headings, rows, alarming=_ALARMING)
 
 
 def _schemas(report: Mapping[str, Any]) -> str:
@@ -214,7 +214,9 @@ def trend_section(proofs: Sequence[Proof]) -> str:
         return ""
     measured = [(drill, speed) for drill in drills if (speed := speed_of(drill)) is not None]
     picture = _picture(measured) if len(measured) > 1 else "<p>A trend needs two drills that restored records.</p>"
-    return html_table(TITLE, TREND_HEADINGS, [trend_cells(drill) for drill in reversed(drills)], above=picture)
+    return html_table(
+        TITLE, TREND_HEADINGS, [trend_cells(drill) for drill in reversed(drills)], above=picture, alarming=_ALARMING
+    )
 
 
 def speed_of(proof: Proof) -> float | None:
