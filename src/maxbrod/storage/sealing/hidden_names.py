@@ -24,6 +24,7 @@ class HiddenNames:
     def __init__(self, key: bytes) -> None:
         self._siv = AESSIV(key)
         self._known: dict[str, str] = {}
+        self._topics: dict[str, str] = {}
 
     def hide(self, path: str) -> str:
         """The name in the store."""
@@ -46,9 +47,11 @@ class HiddenNames:
         pieces = rest.split("/")
         count = next((number for number, piece in enumerate(pieces, 1) if not piece.endswith(_GOES_ON)), len(pieces))
         text = "".join(piece.removesuffix(_GOES_ON) for piece in pieces[:count])
-        try:
-            data = base64.b32decode(text.upper() + "=" * (-len(text) % 8))
-            topic = self._siv.decrypt(data, None).decode()
-        except (InvalidTag, binascii.Error, ValueError):
-            return path
+        topic = self._topics.get(text)
+        if topic is None:
+            try:
+                data = base64.b32decode(text.upper() + "=" * (-len(text) % 8))
+                topic = self._topics[text] = self._siv.decrypt(data, None).decode()
+            except (InvalidTag, binascii.Error, ValueError):
+                return path
         return "/".join([folder, topic, *pieces[count:]])
