@@ -234,6 +234,7 @@ class _Store:
     url: str = "memory of this process"
     signing: None = None
     encrypted: bool = False
+    creates_only: bool = False
     clock_ms: int = field(default_factory=now_ms)
     objects: dict[str, dict[str, tuple[bytes, int]]] = field(default_factory=lambda: {LOG_FOLDER: {}, TABLE_FOLDER: {}})
     """Those of the log, and all others: a listing of the log must not cost more the more data files there are."""

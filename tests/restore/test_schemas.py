@@ -14,13 +14,16 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import struct_pb2
 
 import maxbrod
 from maxbrod.compare.plan import Match
 from maxbrod.config import Config
 from maxbrod.errors import EXIT_INCOMPLETE, EXIT_REFUSED, RefusedError
 from maxbrod.sandbox.cluster import Cluster
+from maxbrod.sandbox.topics import create_topic
 from support.registries import RegistryDouble, record, serving
 from support.schema_archives import COUNT, JSON, SchemaArchive, archived_with_registry
 
@@ -114,6 +117,31 @@ def test_mapped_records_are_read_from_another_number_of_partitions(source: Schem
     assert all(part == sorted(part, key=lambda one: order[one[1]]) for part in found)
     values = {key: value for part in found for _, key, value in part}
     assert values == {key: value for _, key, value in expected}
+
+
+def test_mapped_protobuf_keeps_its_message_indexes_and_is_read_with_the_ids_of_the_target(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    create_topic(cluster, topic)
+    messages = [struct_pb2.Value(string_value=f"number {number}") for number in range(5)]
+    with serving() as registry, serving(RegistryDouble(first_id=70_000)) as target:
+        registry.register("before", record("Before", "id"))
+        client = SchemaRegistryClient({"url": registry.url})
+        serializer = ProtobufSerializer(struct_pb2.Value, client, {"use.deprecated.format": False})
+        producer = Producer({"bootstrap.servers": cluster.bootstrap})
+        for message in messages:
+            producer.produce(topic, serializer(message, SerializationContext(topic, MessageField.VALUE)))
+        assert producer.flush(60) == 0
+        source = SchemaArchive(cluster, topic, tmp_path / "archive", registry)
+        assert source.back_up().complete
+        assert source.restore(target, suffix="-mapped", remap_schemas=True).complete
+        values = [message.value() for message in raw(cluster, f"{topic}-mapped")]
+        reader = ProtobufDeserializer(struct_pb2.Value, {"use.deprecated.format": False})
+        assert [reader(value, SerializationContext(topic, MessageField.VALUE)) for value in values] == messages
+        ids = {struct.unpack(">bI", value[:5])[1] for value in values}
+        assert ids <= {number for number, _ in target.listing().values()}
+        # Value is not the first message of its file, so that its indexes are not the single 0.
+        assert {value[5:7] for value in values} == {b"\x02\x02"}
 
 
 def test_a_frame_without_a_captured_schema_is_refused_by_topic_and_offset(source: SchemaArchive) -> None:

@@ -35,7 +35,7 @@ _TASKS_MAX: Final = 512
 _TASKS_UNKNOWN: Final = 16
 """For Spark Connect, which does not tell the size of its cluster."""
 _HOSTS_NAMED_MAX: Final = 5
-_DRIVER_ONLY: Final = frozenset({"cryptography", "prometheus-client", "pyspark", "rich", "typer"})
+_DRIVER_ONLY: Final = frozenset({"prometheus-client", "pyspark", "rich", "typer"})
 """Spark brings its own pyspark into workers; the others serve the command line and the sandbox."""
 _FOLDER: Final = "probes"
 _LOG: Final = logging.getLogger(__name__)
@@ -175,11 +175,14 @@ def _name() -> str:
 
 
 def _remove(storage: Storage, name: str) -> None:
+    # A key that may write but not delete is enough for a backup. What is left has a few bytes.
+    why: object = None
     try:
-        storage.delete([name])
+        why = next((held.reason for held in storage.delete([name])), None)
     except MaxbrodError as error:
-        # A key that may write but not delete is enough for a backup. What is left has a few bytes.
-        _LOG.warning("the object %s of the preflight is left to 'maxbrod gc': %s", storage.name_of(name), error)
+        why = error
+    if why is not None:
+        _LOG.warning("the object %s of the preflight is left to 'maxbrod gc': %s", storage.name_of(name), why)
 
 
 def _packages() -> tuple[str, ...]:
