@@ -36,6 +36,9 @@ STALE_AFTER_S: Final = 3600.0
 _FOLDERS: Final[set[Path]] = set()
 """Folders of drafts to remove when the process ends."""
 
+WRITE_BYTES: Final = 128 << 10
+"""The most that is written with one call. For more, ext4 looks for as much memory in one piece: 512 MiB took 1.6 s in
+calls of 8 MiB, and 0.4 s in calls of 128 KiB (medians of six, Linux 6.18)."""
 WRITEBACK_BYTES: Final = 8 << 20
 """Dirty bytes that are worth a system call; fewer are synced quickly at the end."""
 _WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
@@ -72,7 +75,7 @@ class Draft:
 
     def write(self, view: memoryview) -> None:
         while view:
-            count = os.write(self._descriptor, view)
+            count = os.write(self._descriptor, view[:WRITE_BYTES])
             self._writeback.wrote(count)
             view = view[count:]
 
