@@ -206,6 +206,17 @@ LayoutOptions = Annotated[
         ("--layout-option",),
     ),
 ]
+FromStorage = Annotated[
+    Pairs,
+    Option(
+        "Set a storage option for SRC alone, such as s3.endpoint=http://old:9000. Keys belong into the file. "
+        "May be repeated.",
+        metavar="K=V",
+    ),
+]
+ToStorage = Annotated[
+    Pairs, Option("Set a storage option for DST alone, as --from-storage does. May be repeated.", metavar="K=V")
+]
 AcceptLoss = Annotated[bool, Option("Continue if the target layout cannot hold everything.", OTHER_LAYOUTS)]
 RateLimit = Annotated[
     Rate | None,

@@ -29,8 +29,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from maxbrod.errors import CorruptDataError, UsageError
-from maxbrod.private_files import create_pair, refuse_readable_key
+from maxbrod import strict_json
+from maxbrod.errors import CorruptDataError, UnsupportedFormatError, UsageError
+from maxbrod.private_files import create_pair, create_private, refuse_readable_key
 
 UNSIGNED: Final = "sha256"
 """The algorithm of a document that no key has signed."""
@@ -197,3 +198,52 @@ def _holds(text: bytes, value: str, key: SigningKey | None) -> bool:
     except ValueError:
         return False
     return hashlib.sha256(text).digest() == found if key is None else key.has_signed(text, found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedKind:
+    """A kind of signed files: JSON with a version and one part, and a page for people beside it."""
+
+    part: str
+    version_field: str
+    version: int
+    noun: str
+    """As in `the report cannot be read`."""
+    called: str
+    """As in `a report of version 2`."""
+    wrong: str
+    """What is said of another file."""
+
+    def sign(self, values: Mapping[str, Any], key: SigningKey | None) -> dict[str, Any]:
+        # Through JSON once, so that the signed values are those that a reader gets.
+        part = strict_json.parse(json.dumps(values, allow_nan=False))
+        return signed({self.version_field: self.version, self.part: part}, key)
+
+    def write(self, folder: Path, stem: str, document: Mapping[str, Any], page: str) -> tuple[Path, Path]:
+        """Write both files, of mode 0600. UsageError: one exists, or cannot be written."""
+        data, shown = (folder / f"{stem}.{kind}" for kind in ("json", "html"))
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            create_private(data, (json.dumps(document, indent=2, sort_keys=True) + "\n").encode())
+            create_private(shown, page.encode())
+        except OSError as error:
+            message = f"the {self.noun} cannot be written: {error.strerror}"
+            raise UsageError(message, object_name=str(folder)) from error
+        return data, shown
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """The document in a file. Its signature is not verified yet."""
+        name = str(path)
+        try:
+            document = strict_json.parse(path.read_bytes(), unique=True)
+        except OSError as error:
+            raise UsageError(f"the {self.noun} cannot be read: {error.strerror}", object_name=name) from error
+        except ValueError as error:
+            raise CorruptDataError(f"{self.wrong}: {error}", object_name=name) from error
+        if not isinstance(document, dict) or not isinstance(document.get(self.part), dict):
+            raise CorruptDataError(self.wrong, object_name=name)
+        if (version := document.get(self.version_field)) != self.version:
+            raise UnsupportedFormatError(
+                f"{self.called} of version {version!r}", object_name=name, hint="use a newer release"
+            )
+        return document

@@ -20,7 +20,7 @@ _ALL_KEPT: Final = 8
 
 
 def passed(listed: Iterable[ObjectInfo]) -> list[ObjectInfo]:
-    """Of the objects of replication, in the order of their names, those that nobody reads any more."""
+    """The objects of replication that nobody reads any more; they are listed in the order of their names."""
     found: list[ObjectInfo] = []
     for folder, group in groupby(listed, key=lambda info: info.path.rpartition("/")[0]):
         infos = list(group)

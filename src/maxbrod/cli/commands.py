@@ -318,14 +318,11 @@ def _with_shared(config: Config, given: Mapping[str, Any]) -> Config:
     s3 = {name.removeprefix("s3_"): value for name, value in given.items() if name.startswith("s3_")}
     if s3:
         changed["storage"] = _with_s3(config.storage, s3)
-    if "archive_key" in given:
-        storage = changed.get("storage", config.storage)
-        encryption = storage.encryption.model_copy(update={"key_file": given["archive_key"]})
-        changed["storage"] = storage.model_copy(update={"encryption": encryption})
-    if "signing_key" in given:
-        storage = changed.get("storage", config.storage)
-        signing = storage.signing.model_copy(update={"key_file": given["signing_key"]})
-        changed["storage"] = storage.model_copy(update={"signing": signing})
+    for flag, section in (("archive_key", "encryption"), ("signing_key", "signing")):
+        if flag in given:
+            storage = changed.get("storage", config.storage)
+            keys = getattr(storage, section).model_copy(update={"key_file": given[flag]})
+            changed["storage"] = storage.model_copy(update={section: keys})
     if "bootstrap" in given or "command_config" in given:
         changed["kafka"] = kafka_of(config.kafka, given.get("bootstrap"), given.get("command_config"))
     return config.model_copy(update=changed)

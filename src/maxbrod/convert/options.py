@@ -8,10 +8,12 @@ from maxbrod.options import (
     SELECTION,
     AcceptLoss,
     Codec,
+    FromStorage,
     LayoutOptions,
     Options,
     SegmentRecords,
     Topics,
+    ToStorage,
     option,
 )
 
@@ -34,17 +36,8 @@ class ConvertOptions(Options):
         metavar="K=V",
         flags=("--from-option",),
     )
-    from_storage: Pairs = option(
-        "Set a storage option for SRC alone, such as s3.endpoint=http://old:9000. Keys belong into the file. "
-        "May be repeated.",
-        default_factory=dict,
-        metavar="K=V",
-    )
-    to_storage: Pairs = option(
-        "Set a storage option for DST alone, as --from-storage does. May be repeated.",
-        default_factory=dict,
-        metavar="K=V",
-    )
+    from_storage: FromStorage = field(default_factory=dict)
+    to_storage: ToStorage = field(default_factory=dict)
     topics: Topics = ()
     where: str | None = option("Convert only matching records, as in restore. Only with --to kafka.", SELECTION, "SQL")
     select: str | None = option(

@@ -1,17 +1,19 @@
 """The options of `maxbrod copy`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from maxbrod.option_values import Pairs, Reads, Seconds, parse_seconds
+from maxbrod.option_values import Reads, Seconds, parse_seconds
 from maxbrod.options import (
     BEHAVIOR,
     Exclude,
+    FromStorage,
     Options,
     RateLimit,
     SingleWriter,
     Topics,
+    ToStorage,
     option,
 )
 
@@ -61,17 +63,8 @@ class CopyOptions(Options):
     target: str | None = option(
         "Where the copy is: empty, or an earlier copy of the same archive.", metavar="DST", argument=True
     )
-    from_storage: Pairs = option(
-        "Set a storage option for SRC alone, such as s3.endpoint=http://old:9000. Keys belong into the file. "
-        "May be repeated.",
-        default_factory=dict,
-        metavar="K=V",
-    )
-    to_storage: Pairs = option(
-        "Set a storage option for DST alone, as --from-storage does. May be repeated.",
-        default_factory=dict,
-        metavar="K=V",
-    )
+    from_storage: FromStorage = field(default_factory=dict)
+    to_storage: ToStorage = field(default_factory=dict)
     topics: Topics = ()
     exclude: Exclude = ()
     storage_class_after: ClassesByAge = option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,12 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from maxbrod import strict_json
 from maxbrod.archive.archive import Proof
 from maxbrod.drill.html import render
-from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE, CorruptDataError, UnsupportedFormatError, UsageError
-from maxbrod.private_files import create_private
-from maxbrod.signature import SigningKey, signed
+from maxbrod.errors import EXIT_DONE, EXIT_FAILED, EXIT_INCOMPLETE
+from maxbrod.signature import SignedKind, SigningKey
 from maxbrod.work.report import Report
 
 if TYPE_CHECKING:
@@ -23,6 +20,14 @@ if TYPE_CHECKING:
 
 VERSION_FIELD: Final = "maxbrod.drill"
 VERSION: Final = 1
+_FILES: Final = SignedKind(
+    part="report",
+    version_field=VERSION_FIELD,
+    version=VERSION,
+    noun="report",
+    called="a report",
+    wrong="this is not a report of a drill",
+)
 NOT_COMPARED: Final = "not compared"
 
 
@@ -171,34 +176,13 @@ def write_report(
     """
     time = datetime.fromtimestamp(report.started_at_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     document = sign_report(report, key)
-    data, page = (folder / f"drill-{time}-{report.drill_id}.{kind}" for kind in ("json", "html"))
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        create_private(data, (json.dumps(document, indent=2, sort_keys=True) + "\n").encode())
-        create_private(page, render(document, proofs).encode())
-    except OSError as error:
-        raise UsageError(f"the report cannot be written: {error.strerror}", object_name=str(folder)) from error
-    return data, page
+    return _FILES.write(folder, f"drill-{time}-{report.drill_id}", document, render(document, proofs))
 
 
 def sign_report(report: DrillReport, key: SigningKey | None) -> dict[str, Any]:
-    # Through JSON once, so that the signed values are those that a reader gets.
-    values = strict_json.parse(json.dumps(report.as_dict(), allow_nan=False))
-    return signed({VERSION_FIELD: VERSION, "report": values}, key)
+    return _FILES.sign(report.as_dict(), key)
 
 
 def read_report(path: Path) -> dict[str, Any]:
     """The document of a report. Its signature is not verified yet."""
-    try:
-        document = strict_json.parse(path.read_bytes(), unique=True)
-    except OSError as error:
-        raise UsageError(f"the report cannot be read: {error.strerror}", object_name=str(path)) from error
-    except ValueError as error:
-        raise CorruptDataError(f"this is not a report of a drill: {error}", object_name=str(path)) from error
-    if not isinstance(document, dict) or not isinstance(document.get("report"), dict):
-        raise CorruptDataError("this is not a report of a drill", object_name=str(path))
-    if document.get(VERSION_FIELD) != VERSION:
-        raise UnsupportedFormatError(
-            f"a report of version {document.get(VERSION_FIELD)!r}", object_name=str(path), hint="use a newer release"
-        )
-    return document
+    return _FILES.read(path)

@@ -6,21 +6,18 @@ nothing that could be a secret: no record, no key, and of documents of others on
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from maxbrod import strict_json
-from maxbrod.errors import EXIT_DONE, CorruptDataError, UnsupportedFormatError, UsageError
-from maxbrod.private_files import create_private
+from maxbrod.errors import EXIT_DONE
 from maxbrod.work.report import Report
 
 if TYPE_CHECKING:
     from maxbrod.archive.archive import Proof
-    from maxbrod.signature import SigningKey
+    from maxbrod.signature import SignedKind, SigningKey
 
 VERSION_FIELD: Final = "maxbrod.evidence"
 VERSION: Final = 1
@@ -229,12 +226,21 @@ class EvidenceReport(Report):
         return EXIT_DONE
 
 
-def sign_evidence(report: EvidenceReport, key: SigningKey | None) -> dict[str, Any]:
-    from maxbrod.signature import signed  # noqa: PLC0415 - cryptography: not before it is needed
+def _files() -> SignedKind:
+    from maxbrod.signature import SignedKind  # noqa: PLC0415 - cryptography: not before it is needed
 
-    # Through JSON once, so that the signed values are those that a reader gets.
-    values = strict_json.parse(json.dumps(report.as_dict(), allow_nan=False))
-    return signed({VERSION_FIELD: VERSION, "evidence": values}, key)
+    return SignedKind(
+        part="evidence",
+        version_field=VERSION_FIELD,
+        version=VERSION,
+        noun="evidence",
+        called="evidence",
+        wrong="this is no evidence of an archive",
+    )
+
+
+def sign_evidence(report: EvidenceReport, key: SigningKey | None) -> dict[str, Any]:
+    return _files().sign(report.as_dict(), key)
 
 
 def write_evidence(document: Mapping[str, Any], folder: Path, proofs: Sequence[Proof] = ()) -> tuple[Path, Path]:
@@ -243,29 +249,10 @@ def write_evidence(document: Mapping[str, Any], folder: Path, proofs: Sequence[P
 
     made_at_ms = document["evidence"]["made_at_ms"]
     time = datetime.fromtimestamp(made_at_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S")
-    data, page = (folder / f"evidence-{time}.{made_at_ms % 1000:03}Z.{kind}" for kind in ("json", "html"))
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        create_private(data, (json.dumps(document, indent=2, sort_keys=True) + "\n").encode())
-        create_private(page, render_evidence(document, proofs).encode())
-    except OSError as error:
-        raise UsageError(f"the evidence cannot be written: {error.strerror}", object_name=str(folder)) from error
-    return data, page
+    stem = f"evidence-{time}.{made_at_ms % 1000:03}Z"
+    return _files().write(folder, stem, document, render_evidence(document, proofs))
 
 
 def read_evidence(path: Path) -> dict[str, Any]:
     """The document in a file. Its signature is not verified yet."""
-    try:
-        document = strict_json.parse(path.read_bytes(), unique=True)
-    except OSError as error:
-        raise UsageError(f"the file cannot be read: {error.strerror}", object_name=str(path)) from error
-    except ValueError as error:
-        raise CorruptDataError(f"this is no evidence of an archive: {error}", object_name=str(path)) from error
-    if not isinstance(document, dict) or not isinstance(document.get("evidence"), dict):
-        raise CorruptDataError("this is no evidence of an archive", object_name=str(path))
-    if document.get(VERSION_FIELD) != VERSION:
-        version = document.get(VERSION_FIELD)
-        raise UnsupportedFormatError(
-            f"evidence of version {version!r}", object_name=str(path), hint="use a newer release"
-        )
-    return document
+    return _files().read(path)

@@ -39,7 +39,7 @@ class LockReport(Report):
     """True if the bucket keeps versions, so that deletions and overwriting lose nothing. None: not known."""
     needed: LockTotals
     extended: LockTotals
-    """Of a dry run, what would be extended."""
+    """What was extended; in a dry run, what would be."""
     lasting: LockTotals
     """Locked for long enough before."""
     unlocked: LockTotals

@@ -72,7 +72,7 @@ class MountedArchive:
         self._ends_given = held is not None or scope.moment.as_of is not None
         self._lock = threading.Lock()
         self._rows: dict[str, pa.Table] | None = None
-        """Of a small archive the rows of all topics, once they were read."""
+        """The rows of all topics of a small archive, once they were read."""
         self._divided: dict[str, dict[int, pa.Table]] = {}
         """The same by partition, of topics that were asked for."""
 

@@ -39,7 +39,7 @@ class OlderVersions:
     """Objects that were deleted or overwritten since, and come back."""
     bytes: int
     copied: int
-    """Of these, the ones that are copied. The others are hidden by nothing but a marker, which is removed."""
+    """The ones among them that are copied. The others are hidden by nothing but a marker, which is removed."""
     hidden: int
     """Files of the catalog that did not exist then: they are hidden, and stay as older versions."""
     unchanged: int

@@ -29,9 +29,9 @@ from maxbrod.errors import (
 )
 
 _STATUS: Final = re.compile(r"(?:status |\()code: (\d{3})\b")
-"""Of an answer, or of one object in the answer to a deletion of many."""
+"""The code of an answer, or of one object in the answer to a deletion of many."""
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>|\(code: ([A-Z][A-Za-z.]{1,63})\)")
-"""Of an answer, or of one object in the answer to a deletion of many."""
+"""The code of an answer, or of one object in the answer to a deletion of many."""
 _CHECKSUM: Final = re.compile(r"Content-MD5 OR x-amz-checksum-", re.IGNORECASE)
 _LOCKED: Final = re.compile(r"protected by object lock|is WORM protected")
 _CONNECTION: Final = re.compile(r"HttpError \{\s*kind: (\w+)")

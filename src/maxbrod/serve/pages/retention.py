@@ -129,7 +129,7 @@ def _bar(kept: int, going: int, whole: int) -> tuple[Rect, ...]:
 
 
 def later_states(totals: Sequence[tuple[int, int, int]]) -> tuple[LaterState, ...]:
-    """Of days, kept bytes and going bytes."""
+    """The states of the archive, from days, kept bytes and going bytes."""
     whole = max((kept + going for _, kept, going in totals), default=0)
     return tuple(
         LaterState(days=days, kept_bytes=kept, going_bytes=going, bar=_bar(kept, going, whole))
